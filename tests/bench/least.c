@@ -1,12 +1,8 @@
 /* The least bytes of a step: against numbers computed by hand, and beneath what plans move, which is not much more. */
 #include "bench/step/step.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "tests/equipment/support.h"
 
-#include <cmocka.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -23,20 +19,16 @@ struct model {
     struct sw_unit_cost cost[UNITS];
 };
 
-static void must(sw_status status, const char *what) {
-    if (status != SW_OK)
-        fail_msg("%s: %s", what, sw_error_message(status));
-}
-
 /* All tensors are whole grains, so that nothing is padding. Tables of words and of positions, blocks, a head. */
 static void make_model_of(struct model *m, bool tied, bool shares_inputs, sw_optimizer_format optimizer) {
     *m = (struct model){0};
-    must(sw_units_create(UNITS, &m->units), "units");
-    must(sw_unit_add_tensor(&m->units->unit[0], "words", 2, (int64_t[]){VOCAB, HIDDEN}, true), "words");
-    must(sw_unit_add_tensor(&m->units->unit[0], "positions", 2, (int64_t[]){SEQ, HIDDEN}, true), "positions");
+    support_expect_ok(sw_units_create(UNITS, &m->units), "units");
+    support_expect_ok(sw_unit_add_tensor(&m->units->unit[0], "words", 2, (int64_t[]){VOCAB, HIDDEN}, true), "words");
+    support_expect_ok(sw_unit_add_tensor(&m->units->unit[0], "positions", 2, (int64_t[]){SEQ, HIDDEN}, true),
+                      "positions");
     for (int64_t u = 1; u < UNITS; u++) {
         const int64_t elems = (u + 1 < UNITS ? BLOCK_GRAINS : tied ? 1 : VOCAB / 16) * SW_GRAIN_ELEMS;
-        must(sw_unit_add_tensor(&m->units->unit[u], "matrix", 1, &elems, true), "matrix");
+        support_expect_ok(sw_unit_add_tensor(&m->units->unit[u], "matrix", 1, &elems, true), "matrix");
         m->cost[u - 1].output_bytes = BOUNDARY_BYTES;
         m->cost[u].saved_bytes = m->cost[u].derived_bytes = BOUNDARY_BYTES;
     }
@@ -44,7 +36,7 @@ static void make_model_of(struct model *m, bool tied, bool shares_inputs, sw_opt
     m->cost[3].shares_input = shares_inputs;
     m->units->tied = tied;
     m->units->optimizer = optimizer;
-    must(sw_units_seal(m->units), "seal");
+    support_expect_ok(sw_units_seal(m->units), "seal");
 }
 
 static void make_model(struct model *m, bool tied, bool shares_inputs) {
@@ -69,8 +61,8 @@ static struct sw_plan *make_plan(const struct model *m, const char *place, bool 
                                 .update_on_device = streams ? all : NULL,
                                 .budget_bytes = {INT64_MAX, INT64_MAX, 0}};
     struct sw_plan *plan;
-    must(sw_placement_parse(place, &spec.place), place);
-    must(sw_plan_create(&spec, &plan), place);
+    support_expect_ok(sw_placement_parse(place, &spec.place), place);
+    support_expect_ok(sw_plan_create(&spec, &plan), place);
     return plan;
 }
 

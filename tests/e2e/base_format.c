@@ -1,13 +1,8 @@
 /* A quantized base gives the bits of one in the compute type whose weights were rounded to the format before, wherever
  * it lives, whatever is computed again, and after a resume; weights that are not finite are refused by name. */
 #include "tests/e2e/same_bits.h"
+#include "tests/equipment/must.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,17 +12,6 @@
 #include "kernels/device_ops.h"
 
 enum { PLACE_CHARS = 128, STOPPED_STEP = 2, FEW = 4, BAD_BLOCK = 2 };
-
-static void must(sw_status status) {
-    if (status != SW_OK)
-        fail_msg("%s", sw_error_message(status));
-}
-
-static void must_equal(const struct same_trace *expected, const struct same_trace *found, const char *what) {
-    const char *difference = same_difference(expected, found);
-    if (difference != NULL)
-        fail_msg("%s: %s differ (seed %d)", what, difference, SAME_SEED);
-}
 
 /* One training: which tensors are frozen, in which format, and how it computes. */
 struct variant {

@@ -1,13 +1,8 @@
 /* An error of the GPU's own work, which CUDA tells of at any later call: a training that it ends names the op and the
  * unit in which it was. */
 #include "tests/e2e/same_bits.h"
+#include "tests/equipment/must.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,11 +13,6 @@
 
 #define FAULT "an illegal memory access was encountered"
 enum { FAULTY_UNIT = 3, FAULTY_MICRO = 2, PAUSE_NS = 20000000, TEXT_CHARS = 160 };
-
-static void must(sw_status status) {
-    if (status != SW_OK)
-        fail_msg("%s", sw_error_message(status));
-}
 
 static struct sw_unit_ops model_ops;
 

@@ -1,13 +1,8 @@
 /* Packed sequences against each of their documents alone: the loss and the gradient of every parameter are the same,
  * for learned and for rotary positions, windows, whole blocks and tiles. */
 #include "tests/e2e/same_bits.h"
+#include "tests/equipment/must.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,11 +21,6 @@ enum { SEQ = 24, BATCH = 2, SEQUENCES = 6, PACKED = 3, TOKEN_STREAM = 5 };
 
 /* Lengths of the documents of each sequence; 0: no more. The last goes on with the sequence's last target. */
 static const int64_t lengths[SEQUENCES][PACKED] = {{4, 20}, {1, 23}, {10, 14}, {5, 5, 14}, {8, 8, 8}, {23, 1}};
-
-static void must(sw_status status) {
-    if (status != SW_OK)
-        fail_msg("%s", sw_error_message(status));
-}
 
 static int32_t token_of(int64_t vocab, int64_t sequence, int64_t t) {
     return (int32_t)(sw_rng(SAME_SEED, TOKEN_STREAM, (uint64_t)(sequence * (SEQ + 1) + t)).word[0] % (uint64_t)vocab);

@@ -3,13 +3,8 @@
  * resumed. Adapters have the gradients that follow from those of the matrices that they change, and with dropout those
  * by which the loss changes. */
 #include "tests/e2e/same_bits.h"
+#include "tests/equipment/must.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,17 +23,6 @@ enum {
 };
 /* The first FROZEN_UNITS units. */
 #define LEADING "embedding,blocks:0-1"
-
-static void must(sw_status status) {
-    if (status != SW_OK)
-        fail_msg("%s", sw_error_message(status));
-}
-
-static void must_equal(const struct same_trace *expected, const struct same_trace *found, const char *what) {
-    const char *difference = same_difference(expected, found);
-    if (difference != NULL)
-        fail_msg("%s: %s differ (seed %d)", what, difference, SAME_SEED);
-}
 
 /* Watches the passes of units: each forward pass must have the frozen weights of the first one, and no backward pass
  * may go below the first trained unit. The harness leaves no context to wrapped ops, so there is one watch. Weights are

@@ -1,13 +1,8 @@
 /* Random plans, executed: whatever the placement of the four states, the shares, the chunks, rings and slots, with
  * updates speculated or not, a training gives the bits of the same training with everything on the device. */
 #include "tests/e2e/same_bits.h"
+#include "tests/equipment/must.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,11 +19,6 @@ enum {
     PLACE_CHARS = 256,
     PLAN_STREAM = 4711
 };
-
-static void must(sw_status status) {
-    if (status != SW_OK)
-        fail_msg("%s", sw_error_message(status));
-}
 
 static uint32_t draw(uint64_t *counter, uint32_t below) {
     return sw_rng(SAME_SEED, PLAN_STREAM, (*counter)++).word[0] % below;

@@ -2,13 +2,8 @@
  * and on the device, with and without recompute of some or all of the intermediates, with steps overlapped or not, with
  * the update on any number of threads, stopped and resumed, gives the same bits. */
 #include "tests/e2e/same_bits.h"
+#include "tests/equipment/must.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,17 +12,6 @@
 #include "core/size.h"
 
 enum { PLACE_CHARS = 64, INFINITE_STEP = 2 };
-
-static void must(sw_status status) {
-    if (status != SW_OK)
-        fail_msg("%s", sw_error_message(status));
-}
-
-static void must_equal(const struct same_trace *expected, const struct same_trace *found, const char *what) {
-    const char *difference = same_difference(expected, found);
-    if (difference != NULL)
-        fail_msg("%s: %s differ (seed %d)", what, difference, SAME_SEED);
-}
 
 static const char *place_text(char text[PLACE_CHARS], int grads, int optimizer) {
     snprintf(text, PLACE_CHARS, "grads=%s,optimizer=%s", sw_tier_name((sw_tier)grads),

@@ -3,6 +3,7 @@
 #define SW_TESTS_E2E_SAME_BITS_H
 
 #include "tests/e2e/harness.h"
+#include "tests/equipment/must.h"
 
 enum { SAME_STEPS = 4, SAME_SEED = 20240607 };
 
@@ -41,5 +42,11 @@ sw_status same_train_in_parts(const struct harness_spec *spec, int64_t stop, str
 
 /* NULL where the traces are equal bit for bit, else what differs. */
 const char *same_difference(const struct same_trace *a, const struct same_trace *b);
+
+static inline void must_equal(const struct same_trace *expected, const struct same_trace *found, const char *what) {
+    const char *difference = same_difference(expected, found);
+    if (difference != NULL)
+        fail_msg("%s: %s differ (seed %d)", what, difference, SAME_SEED);
+}
 
 #endif

@@ -1,13 +1,8 @@
 /* A training in tiles against the same training in whole blocks: the gradient of every tensor, and the losses of some
  * steps and of a fixed batch, within what another order of sums costs; and what tiles cost in bf16. */
 #include "tests/e2e/same_bits.h"
+#include "tests/equipment/must.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,11 +35,6 @@ static const struct sw_model_config config = {
     .activation = SW_GELU_TANH,
     .tied_embeddings = false,
 };
-
-static void must(sw_status status) {
-    if (status != SW_OK)
-        fail_msg("%s", sw_error_message(status));
-}
 
 /* The numbers that a training computes; gradients are those of the first step, whole tensors in the order of the
  * untiled units. */

@@ -1,13 +1,8 @@
 /* Budgets that hold no plan are refused with the least that does: what the refusal names works, keeps a budget that
  * suffices, and nearly nothing less works. A model of many units is placed in little time. */
+#include "tests/equipment/must.h"
 #include "tests/offload/plans.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,11 +12,6 @@
 
 /* Units of few grains are so small that sizes are named to the KiB. */
 enum { SEED = 1, LEAST_MODELS = 1000, NAMED_MODELS = 4000, MOST_UNITS = 16, MOST_GRAINS = 24, FEW_GRAINS = 8 };
-
-static void must(sw_status status, uint64_t seed) {
-    if (status != SW_OK)
-        fail_msg("seed %llu: %s", (unsigned long long)seed, sw_error_message(status));
-}
 
 /* A page less than a refusal names, on either tier, is refused again: with rings no larger than a unit, nothing needs
  * less than everything on NVMe, or of tiny models all on the device. */
@@ -41,7 +31,7 @@ static void the_named_sizes_are_the_least(void **state) {
         bool named[SW_NVME];
         plans_read_needs(&spec, named, seed);
         assert_true(named[SW_DEVICE] && named[SW_HOST]);
-        must(sw_plan_create(&spec, &plan), seed);
+        must_seeded(sw_plan_create(&spec, &plan), seed);
         sw_plan_destroy(plan);
         for (int t = SW_DEVICE; t <= SW_HOST; t++) {
             struct sw_plan_spec less = spec;
@@ -61,7 +51,7 @@ static bool is_refused(const struct sw_plan_spec *spec, uint64_t seed) {
     if (status == SW_OK)
         sw_plan_destroy(plan);
     else if (status != SW_ERR_BUDGET)
-        must(status, seed);
+        must_seeded(status, seed);
     sw_error_clear();
     return status != SW_OK;
 }
@@ -116,8 +106,8 @@ static void named_budgets_work_and_nearly_nothing_less_does(void **state) {
         } else {
             bool named[SW_NVME];
             plans_read_needs(&spec, named, seed);
-            must(sw_plan_create(&spec, &plan), seed);
-            must(sw_plan_check(plan), seed);
+            must_seeded(sw_plan_create(&spec, &plan), seed);
+            must_seeded(sw_plan_check(plan), seed);
             sw_plan_destroy(plan);
             check_least(&spec, given, named, seed);
             both += named[SW_DEVICE] && named[SW_HOST];
@@ -142,15 +132,15 @@ static double seconds_to_place(int64_t count) {
     struct sw_units *units;
     struct sw_plan *plan;
     double least_s = INFINITY;
-    must(sw_units_create(count, &units), SEED);
+    must_seeded(sw_units_create(count, &units), SEED);
     struct sw_unit_cost *cost = malloc((size_t)count * sizeof *cost);
     assert_non_null(cost);
     for (int64_t u = 0; u < count; u++) {
         const int64_t elems = (1 + u / TILES % 2) * SW_GRAIN_ELEMS;
-        must(sw_unit_add_tensor(&units->unit[u], "tensor", 1, &elems, true), SEED);
+        must_seeded(sw_unit_add_tensor(&units->unit[u], "tensor", 1, &elems, true), SEED);
         cost[u] = (struct sw_unit_cost){.output_bytes = SW_KIB, .saved_bytes = SW_KIB, .derived_bytes = SW_KIB};
     }
-    must(sw_units_seal(units), SEED);
+    must_seeded(sw_units_seal(units), SEED);
     struct sw_plan_spec spec = {.units = units,
                                 .type = SW_BF16,
                                 .train = true,
@@ -164,14 +154,14 @@ static double seconds_to_place(int64_t count) {
                                 .ring_chunks = 1,
                                 .unit_slots = 2,
                                 .budget_bytes = {[SW_DEVICE] = INT64_MAX, [SW_HOST] = INT64_MAX}};
-    must(sw_placement_parse("auto", &spec.place), SEED);
-    must(sw_plan_outline(&spec, &plan), SEED);
+    must_seeded(sw_placement_parse("auto", &spec.place), SEED);
+    must_seeded(sw_plan_outline(&spec, &plan), SEED);
     for (int t = SW_DEVICE; t <= SW_HOST; t++)
         spec.budget_bytes[t] = plan->tier_bytes[SW_DEVICE] / 3;
     sw_plan_destroy(plan);
     for (int i = 0; i < TIMES; i++) {
         const clock_t before = clock();
-        must(sw_plan_outline(&spec, &plan), SEED);
+        must_seeded(sw_plan_outline(&spec, &plan), SEED);
         least_s = fmin(least_s, (double)(clock() - before) / CLOCKS_PER_SEC);
         sw_plan_destroy(plan);
     }

@@ -1,13 +1,8 @@
 /* The engine calls a unit's arithmetic in the planned order with the right operands, ends in the same state wherever it
  * lives and however it is ordered, overlaps steps, and ends with the first failure of any lane. */
+#include "tests/equipment/must.h"
 #include "tests/offload/toy.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,11 +13,6 @@
 #include "kernels/device_ops.h"
 
 enum { STEPS = 5, PLACE_CHARS = 96 };
-
-static void must(sw_status status) {
-    if (status != SW_OK)
-        fail_msg("%s", sw_error_message(status));
-}
 
 static struct toy_spec toy_spec(const char *place, const char *directory) {
     return (struct toy_spec){.place = place,

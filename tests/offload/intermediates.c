@@ -1,30 +1,20 @@
 /* The planner chooses what a unit recomputes for its backward pass: only what the device has no room to keep, and first
  * what is cheapest to recompute. */
+#include "tests/equipment/must.h"
 #include "tests/offload/plans.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <string.h>
 
 #include "core/size.h"
 
 enum { MODELS = 300, MOST_UNITS = 8, MOST_GRAINS = 4, SEED = 1 };
 
-static void must(sw_status status, uint64_t seed) {
-    if (status != SW_OK)
-        fail_msg("seed %llu: %s", (unsigned long long)seed, sw_error_message(status));
-}
-
 static int64_t device_bytes(struct sw_plan_spec spec, sw_recompute level, uint64_t seed) {
     struct sw_plan *plan;
     spec.recompute_auto = false;
     spec.recompute = level;
     spec.budget_bytes[SW_DEVICE] = INT64_MAX;
-    must(sw_plan_create(&spec, &plan), seed);
+    must_seeded(sw_plan_create(&spec, &plan), seed);
     const int64_t bytes = plan->tier_bytes[SW_DEVICE];
     sw_plan_destroy(plan);
     return bytes;
@@ -36,7 +26,7 @@ static struct sw_plan_spec fixed_spec(struct plans_random *random, struct sw_uni
     spec.train = true;
     spec.ring_auto = false;
     spec.recompute_auto = true;
-    must(sw_placement_parse("weights=host,grads=host,optimizer=host,acts=host", &spec.place), random->seed);
+    must_seeded(sw_placement_parse("weights=host,grads=host,optimizer=host,acts=host", &spec.place), random->seed);
     return spec;
 }
 
@@ -44,10 +34,10 @@ static struct sw_plan_spec fixed_spec(struct plans_random *random, struct sw_uni
 static bool has_room(struct sw_plan *plan, int64_t unit, sw_recompute level, uint64_t seed) {
     const sw_recompute before = plan->recompute[unit];
     plan->recompute[unit] = level;
-    must(sw_plan_layout(plan), seed);
+    must_seeded(sw_plan_layout(plan), seed);
     const bool fits = sw_plan_fits(plan);
     plan->recompute[unit] = before;
-    must(sw_plan_layout(plan), seed);
+    must_seeded(sw_plan_layout(plan), seed);
     return fits;
 }
 
@@ -62,8 +52,8 @@ static void no_room_is_left(void **state) {
         const int64_t least = device_bytes(spec, SW_RECOMPUTE_UNIT, seed);
         const int64_t most = sw_max_i64(least, device_bytes(spec, SW_RECOMPUTE_NOTHING, seed));
         spec.budget_bytes[SW_DEVICE] = plans_draw(&random, least, most);
-        must(sw_plan_create(&spec, &plan), seed);
-        must(sw_plan_check(plan), seed);
+        must_seeded(sw_plan_create(&spec, &plan), seed);
+        must_seeded(sw_plan_check(plan), seed);
         for (int64_t u = 1; u + 1 < units->count; u++) {
             units_at[plan->recompute[u]]++;
             for (int level = 0; level < (int)plan->recompute[u]; level++)
@@ -90,15 +80,15 @@ static void expect(const struct sizes *sizes, int64_t pages, const char *expecte
     struct sw_unit_cost cost[UNITS];
     struct sw_units *units;
     struct sw_plan *plan;
-    must(sw_units_create(UNITS, &units), 0);
+    must_seeded(sw_units_create(UNITS, &units), 0);
     for (int64_t u = 0; u < UNITS; u++) {
         cost[u] = (struct sw_unit_cost){.output_bytes = u + 1 < UNITS ? 8 : 0,
                                         .saved_bytes = sizes->saved[u],
                                         .derived_bytes = sizes->derived[u],
                                         .forward_flops = sizes->flops[u]};
-        must(sw_unit_add_tensor(&units->unit[u], "tensor", 1, &(int64_t){SW_GRAIN_ELEMS}, true), 0);
+        must_seeded(sw_unit_add_tensor(&units->unit[u], "tensor", 1, &(int64_t){SW_GRAIN_ELEMS}, true), 0);
     }
-    must(sw_units_seal(units), 0);
+    must_seeded(sw_units_seal(units), 0);
     struct sw_plan_spec spec = {
         .units = units,
         .type = SW_BF16,
@@ -114,9 +104,9 @@ static void expect(const struct sizes *sizes, int64_t pages, const char *expecte
         .unit_slots = 2,
         .budget_bytes = {[SW_DEVICE] = INT64_MAX, [SW_HOST] = INT64_MAX},
     };
-    must(sw_placement_parse("weights=host,grads=host,optimizer=host,acts=host", &spec.place), 0);
+    must_seeded(sw_placement_parse("weights=host,grads=host,optimizer=host,acts=host", &spec.place), 0);
     spec.budget_bytes[SW_DEVICE] = device_bytes(spec, SW_RECOMPUTE_UNIT, 0) + pages * PAGE;
-    must(sw_plan_create(&spec, &plan), 0);
+    must_seeded(sw_plan_create(&spec, &plan), 0);
     char found[UNITS] = {0};
     for (int64_t u = 1; u + 1 < UNITS; u++)
         found[u - 1] = sw_recompute_name(plan->recompute[u])[0];

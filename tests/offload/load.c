@@ -1,24 +1,14 @@
 /* Loading leaves the same state wherever it lives: masters as given, moments of zero, all of it committed as step 0; it
  * writes no zeros twice, and of several errors names the first. */
+#include "tests/equipment/must.h"
 #include "tests/offload/toy.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/size.h"
 
 enum { BAD_UNIT = 1, FIRST_BAD_GRAIN = 2, LAST_BAD_GRAIN = 4 };
-
-static void must(sw_status status) {
-    if (status != SW_OK)
-        fail_msg("%s", sw_error_message(status));
-}
 
 static float master_at(int64_t unit, int64_t elem, float base) {
     return base + (float)(unit * 65536 + elem % 65521) / 8.0f;

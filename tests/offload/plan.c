@@ -1,14 +1,9 @@
 /* Every plan for random models, chunks, placements and budgets passes the checker and a second opinion, keeps its
  * budgets, and does each piece of work once. A budget that is too small is refused with sizes that then work. */
+#include "tests/equipment/must.h"
 #include "tests/offload/oracle.h"
 #include "tests/offload/plans.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,11 +20,6 @@ enum {
     SEED = 1,
     LEAST_MEDIAN_OPS = 500
 };
-
-static void must(sw_status status, uint64_t seed) {
-    if (status != SW_OK)
-        fail_msg("seed %llu: %s", (unsigned long long)seed, sw_error_message(status));
-}
 
 /* How often a program does a kind of op with a content, and the bytes that this moves. */
 struct work {
@@ -427,7 +417,7 @@ static void check_norms(const struct sw_plan *plan, uint64_t seed) {
 }
 
 static void check_plan(const struct sw_plan *plan, uint64_t seed, bool judged) {
-    must(sw_plan_check(plan), seed);
+    must_seeded(sw_plan_check(plan), seed);
     check_request(plan, seed);
     check_room(plan, seed);
     check_caches(plan, seed);
@@ -462,10 +452,10 @@ static bool plan_within(struct sw_plan_spec *spec, struct sw_plan **out, uint64_
     if (status == SW_OK)
         return true;
     if (status != SW_ERR_BUDGET)
-        must(status, seed);
+        must_seeded(status, seed);
     bool named[SW_NVME];
     plans_read_needs(spec, named, seed);
-    must(sw_plan_create(spec, out), seed);
+    must_seeded(sw_plan_create(spec, out), seed);
     return false;
 }
 
@@ -531,7 +521,7 @@ static void try_random_model(uint64_t seed, struct tally *tally) {
     struct sw_plan *unlimited, *plan;
     struct sw_plan_spec spec = plans_random_spec(&random, MOST_UNITS, MOST_GRAINS, &units);
     const bool judged = tally->models++ % JUDGED_EVERY == 0;
-    must(sw_plan_create(&spec, &unlimited), seed);
+    must_seeded(sw_plan_create(&spec, &unlimited), seed);
     check_plan(unlimited, seed, judged);
     count_plan(tally, unlimited);
     draw_budgets(&random, unlimited, &spec);

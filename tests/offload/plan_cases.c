@@ -1,23 +1,13 @@
 /* Single cases of plans: what a plan owns, refuses and prints, and a wait that no plan of a model needs. */
+#include "tests/equipment/must.h"
 #include "tests/offload/oracle.h"
 #include "tests/offload/plans.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { MOST_UNITS = 16, FEW_GRAINS = 8, SEED = 1 };
-
-static void must(sw_status status, uint64_t seed) {
-    if (status != SW_OK)
-        fail_msg("seed %llu: %s", (unsigned long long)seed, sw_error_message(status));
-}
 
 static void inference_refuses_weights_on_nvme(void **state) {
     (void)state;
@@ -26,7 +16,7 @@ static void inference_refuses_weights_on_nvme(void **state) {
     struct sw_plan *plan;
     struct sw_plan_spec spec = plans_random_spec(&random, MOST_UNITS, FEW_GRAINS, &units);
     spec.train = spec.scratch_store = false;
-    must(sw_placement_parse("weights=device:50%/nvme", &spec.place), SEED);
+    must_seeded(sw_placement_parse("weights=device:50%/nvme", &spec.place), SEED);
     assert_int_equal(sw_plan_create(&spec, &plan), SW_ERR_UNSUPPORTED);
     assert_non_null(strstr(sw_error_message(SW_ERR_UNSUPPORTED), "not on nvme"));
     sw_error_clear();
@@ -51,11 +41,11 @@ static void waits_reach_two_steps_back(void **state) {
                                  .access_count = 1,
                                  .lane_op = {[SW_LANE_WRITE] = &first},
                                  .lane_count = {[SW_LANE_WRITE] = 1}};
-    must(sw_plan_derive_waits(&plan, &program), SEED);
+    must_seeded(sw_plan_derive_waits(&plan, &program), SEED);
     assert_int_equal(op.wait_count, 1);
     assert_int_equal(program.wait[0].lane, SW_LANE_WRITE);
     assert_int_equal(program.wait[0].steps_back, 2);
-    must(sw_program_check(&plan, &program, true), SEED);
+    must_seeded(sw_program_check(&plan, &program, true), SEED);
     op.wait_count = 0;
     assert_int_equal(sw_program_check(&plan, &program, true), SW_ERR_INTERNAL);
     assert_non_null(strstr(sw_error_message(SW_ERR_INTERNAL), "without waiting for its last write"));
@@ -106,7 +96,7 @@ static void a_printed_plan_fits_a_terminal(void **state) {
         struct sw_plan *plan;
         char text[PRINTED_CHARS] = "";
         const struct sw_plan_spec spec = plans_random_spec(&random, PLANS_MOST_UNITS, 4, &units);
-        must(sw_plan_create(&spec, &plan), seed);
+        must_seeded(sw_plan_create(&spec, &plan), seed);
         FILE *out = fmemopen(text, sizeof text, "w");
         assert_non_null(out);
         sw_plan_print(plan, out);

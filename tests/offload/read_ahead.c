@@ -1,17 +1,7 @@
 /* The order of the read lane where an update's records and gradients both come from NVMe. */
 #include "offload/plan/plan_private.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-static void must(sw_status status) {
-    if (status != SW_OK)
-        fail_msg("%s", sw_error_message(status));
-}
+#include "tests/equipment/must.h"
 
 /* A chunk's gradients may only just have been written: in a lane that reads in order, the records of the chunks behind
  * it must not wait for them. */

@@ -1,13 +1,8 @@
 /* The search for a placement beside an exhaustive one: on small random models and machines it is never more than a
  * little slower than the best of all placements whose units rise in forward order. */
+#include "tests/equipment/must.h"
 #include "tests/offload/made_up.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,11 +14,6 @@
 enum { MODELS = 24, MOST_UNITS = 3, MOST_GRAINS = 24, SEED = 1, SHARES_OF_ROOM = 8 };
 /* By how much a step may be longer than that of the best of all placements. */
 #define MOST_LONGER 0.03
-
-static void must(sw_status status, uint64_t seed) {
-    if (status != SW_OK)
-        fail_msg("seed %llu: %s", (unsigned long long)seed, sw_error_message(status));
-}
 
 /* Sets every state's place, as a user would. */
 static void place_all(struct sw_plan_spec *spec, sw_tier tier) {
@@ -40,7 +30,7 @@ static int64_t bytes_of_all(struct sw_plan_spec spec, sw_tier tier, sw_tier of, 
     place_all(&spec, tier);
     spec.recompute_auto = false;
     spec.recompute = tier == SW_DEVICE ? SW_RECOMPUTE_NOTHING : SW_RECOMPUTE_UNIT;
-    must(sw_plan_outline(&spec, &plan), seed);
+    must_seeded(sw_plan_outline(&spec, &plan), seed);
     const int64_t bytes = plan->tier_bytes[of];
     sw_plan_destroy(plan);
     return bytes;
@@ -82,10 +72,10 @@ struct every {
 
 static void price(struct every *e) {
     struct sw_outline_price found;
-    must(sw_plan_layout(e->plan), e->seed);
+    must_seeded(sw_plan_layout(e->plan), e->seed);
     if (!sw_plan_fits(e->plan))
         return;
-    must(sw_outline_simulate(e->plan, e->rates, e->best_s, &found), e->seed);
+    must_seeded(sw_outline_simulate(e->plan, e->rates, e->best_s, &found), e->seed);
     if (found.step.step_s < e->best_s)
         e->best_s = found.step.step_s;
 }
@@ -151,9 +141,9 @@ struct found {
 static void check_plan(struct sw_plan *plan, const struct sw_rates *rates, const struct sw_search_prices *prices,
                        uint64_t seed) {
     struct sw_simulation step;
-    must(sw_plan_complete(plan), seed);
-    must(sw_plan_check(plan), seed);
-    must(sw_simulate(plan, SW_PROGRAM_UPDATE, false, rates, NULL, &step), seed);
+    must_seeded(sw_plan_complete(plan), seed);
+    must_seeded(sw_plan_check(plan), seed);
+    must_seeded(sw_simulate(plan, SW_PROGRAM_UPDATE, false, rates, NULL, &step), seed);
     if (step.step_s != prices->placement.chosen_s || prices->placement.chosen_s > prices->placement.usual_s)
         fail_msg("seed %llu: %g s by its price, %g s simulated, %g s as usual", (unsigned long long)seed,
                  prices->placement.chosen_s, step.step_s, prices->placement.usual_s);
@@ -169,11 +159,11 @@ static struct found search_one(uint64_t seed) {
     struct sw_plan_spec spec = draw_spec(&random, &units);
     made_up_draw(&random, &m);
     made_up_point_at_units(&m);
-    must(sw_plan_search(&spec, &open, &m.rates, &prices, &plan), seed);
+    must_seeded(sw_plan_search(&spec, &open, &m.rates, &prices, &plan), seed);
     check_plan(plan, &m.rates, &prices, seed);
     sw_plan_destroy(plan);
     struct every every = {.rates = &m.rates, .best_s = INFINITY, .seed = seed};
-    must(sw_plan_outline(&spec, &every.plan), seed);
+    must_seeded(sw_plan_outline(&spec, &every.plan), seed);
     search_every(&every);
     sw_plan_destroy(every.plan);
     sw_units_destroy(units);
@@ -222,7 +212,7 @@ static struct sw_plan *outline(const struct sw_plan_spec *spec, uint64_t seed) {
         sw_error_clear();
         return NULL;
     }
-    must(status, seed);
+    must_seeded(status, seed);
     return plan;
 }
 
@@ -235,7 +225,7 @@ static void remembered_layouts_change_no_outline(void **state) {
         struct plans_random random = {.seed = seed};
         struct sw_units *units;
         struct sw_plan_spec laid_out = draw_spec(&random, &units), remembered = laid_out;
-        must(sw_layout_peaks_create(&remembered.peaks), seed);
+        must_seeded(sw_layout_peaks_create(&remembered.peaks), seed);
         for (int i = 0; i < OUTLINES; i++) {
             const struct sw_rise_order rises = draw_rises(&random);
             laid_out.rises = remembered.rises = &rises;

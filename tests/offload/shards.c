@@ -5,15 +5,10 @@
 #include "offload/plan/plan_private.h"
 #include "offload/simulate/search.h"
 #include "offload/simulate/simulate.h"
+#include "tests/equipment/must.h"
 #include "tests/offload/oracle.h"
 #include "tests/offload/plans.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,11 +23,6 @@ enum {
     PRICED_EVERY = 10,
     SEED = 1
 };
-
-static void must(sw_status status, uint64_t seed) {
-    if (status != SW_OK)
-        fail_msg("seed %llu: %s", (unsigned long long)seed, sw_error_message(status));
-}
 
 static bool same_between_ranks(const struct sw_op *a, const struct sw_op *b) {
     return a->kind == b->kind && a->content == b->content && a->unit == b->unit && a->chunk == b->chunk &&
@@ -222,7 +212,7 @@ static void check_time(const struct sw_plan *plan, uint64_t seed) {
         else
             expected_s += 1e-3 + (double)op->bytes / (is_sum(op->kind) ? 1e9 : 2e9);
     }
-    must(sw_simulate(plan, SW_PROGRAM_UPDATE, false, &rates, NULL, &found), seed);
+    must_seeded(sw_simulate(plan, SW_PROGRAM_UPDATE, false, &rates, NULL, &found), seed);
     if (fabs(found.lane_busy_s[SW_LANE_COMM] - expected_s) > 1e-6 * expected_s || found.step_s < 0.999 * expected_s)
         fail_msg("seed %llu: the comm lane is busy for %g s of %g s, not %g s", (unsigned long long)seed,
                  found.lane_busy_s[SW_LANE_COMM], found.step_s, expected_s);
@@ -230,7 +220,7 @@ static void check_time(const struct sw_plan *plan, uint64_t seed) {
 
 static void check_plans(struct sw_plan *const *plan, int ranks, uint64_t seed, bool judged) {
     for (int r = 0; r < ranks; r++) {
-        must(sw_plan_check(plan[r]), seed);
+        must_seeded(sw_plan_check(plan[r]), seed);
         for (int p = 0; judged && p < SW_PROGRAMS; p++) {
             const char *wrong = plan[r]->program[p].op_count > 0 ? oracle_judge(plan[r], (sw_program_kind)p) : NULL;
             if (wrong != NULL)
@@ -255,7 +245,7 @@ static bool make_plans(struct sw_plan_spec *spec, struct sw_plan **plan, uint64_
         spec->secondary_rank = spec->secondary_ranks > 1 ? spec->rank % spec->secondary_ranks : 0;
         const sw_status status = sw_plan_create(spec, &plan[spec->rank]);
         if (status != SW_OK && status != SW_ERR_BUDGET)
-            must(status, seed);
+            must_seeded(status, seed);
         if (spec->rank > 0 && (status == SW_OK) != made)
             fail_msg("seed %llu: rank %d refuses what rank 0 takes, or takes what it refuses", (unsigned long long)seed,
                      spec->rank);
@@ -279,8 +269,8 @@ static bool make_priced_plans(struct sw_plan_spec *spec, struct sw_plan **plan, 
             sw_error_clear();
             return false;
         }
-        must(status, seed);
-        must(sw_plan_complete(plan[spec->rank]), seed);
+        must_seeded(status, seed);
+        must_seeded(sw_plan_complete(plan[spec->rank]), seed);
     }
     return true;
 }

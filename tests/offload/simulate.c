@@ -1,10 +1,6 @@
 /* The simulator against times that can be computed by hand. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "tests/equipment/must.h"
 
-#include <cmocka.h>
 #include <math.h>
 
 #include "core/size.h"
@@ -17,11 +13,6 @@ struct made_up {
     struct sw_rates rates;
     struct sw_unit_seconds units[UNITS];
 };
-
-static void must(sw_status status) {
-    if (status != SW_OK)
-        fail_msg("%s", sw_error_message(status));
-}
 
 static void point_at_units(struct made_up *m) {
     m->rates.units = m->units;

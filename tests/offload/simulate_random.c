@@ -1,13 +1,8 @@
 /* The simulator on random plans and made-up machines: between bounds that hold for any, and in the order that the plan
  * asks for. */
+#include "tests/equipment/must.h"
 #include "tests/offload/made_up.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,11 +16,6 @@ enum { MODELS = 400, MOST_UNITS = 8, MOST_GRAINS = 12, SEED = 1, TRACED_STEPS = 
 #define ROUNDING 1e-6
 /* By how much longer a step may be than one with all updates on the device, for which it is not worth to go there. */
 #define WORTH 1.006
-
-static void must(sw_status status, uint64_t seed) {
-    if (status != SW_OK)
-        fail_msg("seed %llu: %s", (unsigned long long)seed, sw_error_message(status));
-}
 
 static struct sw_plan_spec draw_spec(struct plans_random *random, struct sw_units **units) {
     struct sw_plan_spec spec = plans_random_spec(random, MOST_UNITS, MOST_GRAINS, units);
@@ -104,7 +94,7 @@ static void for_each_scene(int64_t models, scene_check check, void *context) {
         struct sw_units *units;
         struct sw_plan *plan;
         struct sw_plan_spec spec = draw_spec(&random, &units);
-        must(sw_plan_create(&spec, &plan), seed);
+        must_seeded(sw_plan_create(&spec, &plan), seed);
         struct scene scene = {.seed = seed, .random = &random, .plan = plan, .kind = SW_PROGRAM_UPDATE};
         made_up_draw(&random, &scene.machine);
         made_up_point_at_units(&scene.machine);
@@ -121,7 +111,7 @@ static void for_each_scene(int64_t models, scene_check check, void *context) {
 
 static struct sw_simulation simulate(const struct scene *scene) {
     struct sw_simulation s;
-    must(sw_simulate(scene->plan, scene->kind, scene->redone, &scene->machine.rates, NULL, &s), scene->seed);
+    must_seeded(sw_simulate(scene->plan, scene->kind, scene->redone, &scene->machine.rates, NULL, &s), scene->seed);
     return s;
 }
 
@@ -307,8 +297,8 @@ static void check_trace(struct scene *scene, void *context) {
     struct sw_trace *trace;
     struct sw_simulation s;
     const int64_t ops = TRACED_STEPS * (int64_t)scene->plan->program[scene->kind].op_count;
-    must(sw_trace_create(scene->plan, ops, "test", &trace), scene->seed);
-    must(sw_simulate(scene->plan, scene->kind, scene->redone, &scene->machine.rates, trace, &s), scene->seed);
+    must_seeded(sw_trace_create(scene->plan, ops, "test", &trace), scene->seed);
+    must_seeded(sw_simulate(scene->plan, scene->kind, scene->redone, &scene->machine.rates, trace, &s), scene->seed);
     assert_true(sw_trace_steps(trace) >= IN_FLIGHT + 2);
     for (int64_t step = 0; step < sw_trace_steps(trace); step++)
         check_times(scene, trace, step);
@@ -332,8 +322,9 @@ static void check_repeated(struct scene *scene, void *context) {
     scene->machine.rates.cores *= 1024.0;
     scene->machine.rates.read_write_slowdown = 1.0;
     const int64_t ops = TRACED_STEPS * (int64_t)scene->plan->program[scene->kind].op_count;
-    must(sw_trace_create(scene->plan, ops, "test", &trace), scene->seed);
-    must(sw_simulate(scene->plan, scene->kind, scene->redone, &scene->machine.rates, trace, &traced), scene->seed);
+    must_seeded(sw_trace_create(scene->plan, ops, "test", &trace), scene->seed);
+    must_seeded(sw_simulate(scene->plan, scene->kind, scene->redone, &scene->machine.rates, trace, &traced),
+                scene->seed);
     const struct sw_simulation s = simulate(scene);
     if (memcmp(s.lane_busy_s, traced.lane_busy_s, sizeof s.lane_busy_s) != 0 || s.step_s != traced.step_s ||
         s.cores_busy_s != traced.cores_busy_s || s.drive_busy_s != traced.drive_busy_s)
@@ -359,12 +350,12 @@ static void predicts_every_plan(void **state) {
         struct made_up m;
         struct sw_simulation s;
         struct sw_prediction p;
-        must(sw_plan_create(&spec, &plan), seed);
+        must_seeded(sw_plan_create(&spec, &plan), seed);
         made_up_draw(&random, &m);
-        must(sw_simulate(plan, SW_PROGRAM_LOSS, false, &m.rates, NULL, &s), seed);
-        must(sw_simulate(plan, SW_PROGRAM_LOGITS, false, &m.rates, NULL, &s), seed);
+        must_seeded(sw_simulate(plan, SW_PROGRAM_LOSS, false, &m.rates, NULL, &s), seed);
+        must_seeded(sw_simulate(plan, SW_PROGRAM_LOGITS, false, &m.rates, NULL, &s), seed);
         if (spec.train) {
-            must(sw_predict(plan, &m.rates, &p), seed);
+            must_seeded(sw_predict(plan, &m.rates, &p), seed);
             assert_int_equal(p.may_speculate, plan->commit_every_step);
             assert_true(p.plain.step_s > 0.0 && (p.speculated.step_s > 0.0) == p.may_speculate &&
                         (p.redone.step_s > 0.0) == p.may_speculate);
@@ -379,7 +370,7 @@ static void predicts_every_plan(void **state) {
 static void draw_budgets(struct plans_random *random, struct sw_plan_spec *spec) {
     struct sw_plan *on_host;
     spec->update_on_device = NULL;
-    must(sw_plan_create(spec, &on_host), random->seed);
+    must_seeded(sw_plan_create(spec, &on_host), random->seed);
     for (int t = SW_DEVICE; t <= SW_HOST; t++)
         spec->budget_bytes[t] = on_host->tier_bytes[t] + plans_draw(random, 0, 3) * SW_OPTIMIZER_GRAIN_BYTES;
     sw_plan_destroy(on_host);
@@ -409,7 +400,7 @@ static void check_bound(const struct sw_plan *plan, const struct made_up *m, con
     const struct sw_step_bound enough = {.step_s = INFINITY, .others_s = INFINITY};
     struct sw_step_bound bound;
     bool slower;
-    must(sw_outline_bound(plan, &m->rates, enough, &bound, &slower), seed);
+    must_seeded(sw_outline_bound(plan, &m->rates, enough, &bound, &slower), seed);
     if (slower || bound.ops != plan->program[SW_PROGRAM_UPDATE].op_count || bound.others_s > bound.step_s ||
         bound.step_s > (1.0 + ROUNDING) * simulated->step_s)
         fail_msg("seed %llu: %lld ops take at least %g s, simulated %g s", (unsigned long long)seed,
@@ -432,13 +423,13 @@ static void updates_run_where_they_are_cheapest(void **state) {
         made_up_draw(&random, &m);
         made_up_point_at_units(&m);
         draw_budgets(&random, &spec);
-        must(sw_plan_search(&spec, &(struct sw_search_open){.most_ops = SW_SEARCH_OPS, .updates = true}, &m.rates,
-                            &found, &plan),
-             seed);
+        must_seeded(sw_plan_search(&spec, &(struct sw_search_open){.most_ops = SW_SEARCH_OPS, .updates = true},
+                                   &m.rates, &found, &plan),
+                    seed);
         const struct sw_update_prices prices = found.update;
-        must(sw_plan_complete(plan), seed);
-        must(sw_plan_check(plan), seed);
-        must(sw_simulate(plan, SW_PROGRAM_UPDATE, false, &m.rates, NULL, &s), seed);
+        must_seeded(sw_plan_complete(plan), seed);
+        must_seeded(sw_plan_check(plan), seed);
+        must_seeded(sw_simulate(plan, SW_PROGRAM_UPDATE, false, &m.rates, NULL, &s), seed);
         check_bound(plan, &m, &s, seed);
         if (prices.known != sw_plan_has_update_choice(plan) ||
             (prices.known && (prices.chosen_s != s.step_s || prices.chosen_s > prices.host_s ||

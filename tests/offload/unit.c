@@ -2,18 +2,9 @@
  * overflow. */
 #include "offload/plan/unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "tests/equipment/must.h"
 
-#include <cmocka.h>
 #include <string.h>
-
-static void must(sw_status status) {
-    if (status != SW_OK)
-        fail_msg("%s", sw_error_message(status));
-}
 
 static void add(struct sw_unit *unit, const char *name, int64_t rows, int64_t cols, bool decay) {
     must(sw_unit_add_tensor(unit, name, cols > 0 ? 2 : 1, (int64_t[]){rows, cols}, decay));

@@ -2,13 +2,8 @@
  * tensor, and the weights after twenty steps. README.md describes the golden files. */
 #include "model/hf/checkpoint.h"
 #include "tests/e2e/harness.h"
+#include "tests/equipment/must.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -50,11 +45,6 @@ struct errors {
     double most, squares, bf16_squares;
     int64_t count;
 };
-
-static void must(sw_status status) {
-    if (status != SW_OK)
-        fail_msg("%s", sw_error_message(status));
-}
 
 static double number(const json_t *object, const char *key) {
     const json_t *value = json_object_get(object, key);

@@ -1,11 +1,6 @@
 /* The AdamW update against torch.optim.AdamW over a thousand steps. Parameters and gradients are hashes of step and
  * index that tools/golden.py computes with the same bits; README.md has the formulas. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/equipment/must.h"
 
 #include "core/size.h"
 #include "kernels/device.h"
@@ -110,11 +105,6 @@ static double item(const json_t *object, const char *key, int64_t index) {
     const json_t *value = json_array_get(json_object_get(object, key), (size_t)index);
     assert_true(json_is_number(value));
     return json_number_value(value);
-}
-
-static void must(sw_status status) {
-    if (status != SW_OK)
-        fail_msg("%s", sw_error_message(status));
 }
 
 /* The buffers where the device has them. */
