@@ -8,6 +8,7 @@
 #include "offload/plan/shard.h"
 #include "run/folder/group_reader.h"
 #include "run/folder/run.h"
+#include "run/folder/state.h"
 #include "run/stores/rank_store.h"
 #include "run/stores/start.h"
 
@@ -125,6 +126,14 @@ static void take_units(void) {
             .grains = unit_grains[unit], .wide_grain = unit_grains[unit], .replicated_grain = unit_grains[unit]};
 }
 
+/* Returns what a vector of the state has of an element of a whole tensor. */
+static float value_of(const char *tensor, int64_t vector, int64_t elem, int64_t step) {
+    int64_t name = 0;
+    for (const char *c = tensor; *c != '\0'; c++)
+        name = (name * 31 + *c) % 9973;
+    return (float)((name * 131 + vector * 5 + step * 7 + elem * 17) % 99991);
+}
+
 /* A run of elements of a tensor, in the grain that is filled. */
 struct filling {
     const struct sw_unit *unit;
@@ -134,13 +143,10 @@ struct filling {
 
 static sw_status fill_run(void *context, int64_t tensor, int64_t whole, int64_t run, int64_t at) {
     const struct filling *filling = context;
-    int64_t name = 0;
-    for (const char *c = filling->unit->tensor[tensor].name; *c != '\0'; c++)
-        name = (name * 31 + *c) % 9973;
     for (int64_t vector = 0; vector < SW_OPTIMIZER_VECTORS; vector++)
         for (int64_t i = 0; i < run; i++)
             filling->record[vector * SW_GRAIN_ELEMS + at + i] =
-                (float)((name * 131 + vector * 5 + filling->step * 7 + (whole + i) * 17) % 99991);
+                value_of(filling->unit->tensor[tensor].name, vector, whole + i, filling->step);
     return SW_OK;
 }
 
@@ -313,14 +319,42 @@ static void commit_some(int committing) {
     sw_store_close(store);
 }
 
+/* Reads every tensor whole, by its name, and compares all parts of its state. */
+static void read_tensors(int64_t step) {
+    struct sw_state_reader *state;
+    struct sw_units *units;
+    require(sw_model_units(&job.run.config, 1, SW_OPTIMIZER_FP32, NULL, &units));
+    require(
+        sw_state_open(&(struct sw_state_spec){.folder = job.folder, .run = &job.run, .step = SW_STORE_NEWEST}, &state));
+    for (int64_t unit = 0; unit < units->count; unit++)
+        for (int64_t t = 0; t < units->unit[unit].tensor_count; t++) {
+            const struct sw_tensor *tensor = &units->unit[unit].tensor[t];
+            const int64_t elems = sw_tensor_whole_elems(tensor);
+            float *got = malloc((size_t)(SW_STATE_PARTS * elems) * sizeof *got);
+            float *const parts[] = {got, got + elems, got + 2 * elems};
+            require(sw_state_read(state, tensor->name, 0, elems, parts));
+            for (int64_t e = 0; e < SW_STATE_PARTS * elems; e++)
+                check(got[e] == value_of(tensor->name, e / elems, e % elems, step),
+                      "an element is not as it was written");
+            free(got);
+        }
+    check(sw_state_commit(state)->step == step, "the state is of another step");
+    sw_state_close(state);
+    sw_units_destroy(units);
+}
+
 /* One process reads the masters of all ranks as if there were one store. */
 static void read_all(int64_t step) {
     struct sw_store_set set;
     struct sw_store_reader *reader;
-    take_units();
     enum { AT_ONCE = 3 * SW_GRAIN_ELEMS + 5 };
     static _Thread_local float got[AT_ONCE], record[SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS];
     require(sw_run_read(job.folder, &job.run));
+    take_units();
+    if (job.tensor_ranks > 0) {
+        read_tensors(step);
+        return;
+    }
     require(sw_run_open_stores(job.folder, &job.run, NULL, &set));
     require(sw_store_reader_open(&set, job.units, 1, &reader));
     const struct sw_load load = sw_store_reader_load(reader);

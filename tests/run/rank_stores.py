@@ -140,6 +140,7 @@ def suffix_of(group):
 def resumed(path, group, what, **more):
     ranks, tensor, whole = group
     ended = expect(job(ranks, "resume", path, tensor=tensor, whole=whole, **more), STEP, what)
+    ended += expect(job(1, "read", path, STEP, tensor=1), None, f"reading by tensors after {what}")
     return ended + expected_in(path, ranks, suffix_of(group))
 
 
