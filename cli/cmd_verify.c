@@ -4,6 +4,7 @@
 #include "io/store/store.h"
 #include "run/folder/frozen.h"
 #include "run/folder/run.h"
+#include "run/folder/state.h"
 #include "run/reference.h"
 
 #include <jansson.h>
@@ -14,8 +15,9 @@ enum { ADVICE_CHARS = 128 };
 
 struct verification {
     const struct sw_read_options *given;
-    struct sw_store_set stores;
-    struct sw_units *units;   /* of the run's model */
+    struct sw_state_reader *run;
+    const struct sw_store_set *stores; /* this and the members below belong to `run` */
+    const struct sw_units *units;
     struct sw_frozen *frozen; /* NULL: every unit is trained */
     const char *state;        /* what is being read: "optimizer", or "weights" of frozen units */
     int64_t grains, bad;      /* of the stores */
@@ -43,15 +45,14 @@ static void on_bad(void *context, const struct sw_store_bad_grain *bad) {
 
 static sw_status open_stores(struct verification *v) {
     struct sw_run run = {0};
-    sw_status status = sw_run_open_to_read(v->given->from, &v->given->nvme, &run, &v->stores);
-    if (status == SW_OK)
-        status = sw_run_move_model(&run, v->given->model);
-    if (status == SW_OK)
-        status = sw_model_units(&run.config, run.settings.tiles, run.optimizer, &run.settings.tuning, &v->units);
-    if (status == SW_OK)
-        status = sw_frozen_open(v->given->from, &run, v->units, &v->frozen);
-    if (status == SW_OK)
+    const struct sw_run_moved moved = {&v->given->nvme, v->given->model};
+    sw_status status = sw_state_open_run(v->given->from, &moved, &run, &v->run);
+    if (status == SW_OK) {
+        v->stores = sw_state_stores(v->run);
+        v->units = sw_state_units(v->run);
+        v->frozen = sw_state_frozen(v->run);
         status = sw_reference_check(v->given->from, &run);
+    }
     v->bad_files = status == SW_OK ? sw_run_damaged_copies(v->given->from, run.model_files) : NULL;
     sw_run_release(&run);
     return status;
@@ -80,8 +81,8 @@ static int count_lost(const struct sw_store *store) {
 
 static sw_status print_json(const struct verification *v, long long step, int64_t bytes) {
     json_t *bad_records = json_array();
-    for (int s = 0; s < v->stores.count; s++)
-        describe_bad_records(v->stores.store[s], bad_records);
+    for (int s = 0; s < v->stores->count; s++)
+        describe_bad_records(v->stores->store[s], bad_records);
     json_t *root = json_pack("{s:I, s:I, s:I, s:O, s:o, s:O}", "step", (json_int_t)step, "grains",
                              (json_int_t)(v->grains + v->frozen_grains), "bytes", (json_int_t)bytes, "bad",
                              v->bad_grains, "bad_records", bad_records, "bad_files", v->bad_files);
@@ -91,8 +92,8 @@ static sw_status print_json(const struct verification *v, long long step, int64_
 static sw_status report_bad(const struct verification *v, long long step) {
     char previous[ADVICE_CHARS] = "";
     int64_t before = SW_STORE_NEWEST;
-    for (int s = 0; s < v->stores.count; s++)
-        before = sw_min_i64(before, sw_store_previous_step(v->stores.store[s]));
+    for (int s = 0; s < v->stores->count; s++)
+        before = sw_min_i64(before, sw_store_previous_step(v->stores->store[s]));
     if (before >= 0)
         snprintf(previous, sizeof previous,
                  "resume --previous goes back to step %lld if that is still whole, otherwise ", (long long)before);
@@ -127,7 +128,7 @@ static sw_status report_bad_files(const struct verification *v) {
 }
 
 static sw_status report(const struct verification *v) {
-    const long long step = (long long)sw_store_last_commit(v->stores.store[0])->step;
+    const long long step = (long long)sw_store_last_commit(v->stores->store[0])->step;
     const int64_t bytes = v->grains * sw_optimizer_grain_bytes(v->units->optimizer) + sw_frozen_bytes(v->frozen);
     char size[SW_SIZE_CHARS];
     if (v->given->json)
@@ -139,8 +140,8 @@ static sw_status report(const struct verification *v) {
     if (json_array_size(v->bad_files) > 0)
         return report_bad_files(v);
     int lost = 0;
-    for (int s = 0; s < v->stores.count; s++)
-        lost += count_lost(v->stores.store[s]);
+    for (int s = 0; s < v->stores->count; s++)
+        lost += count_lost(v->stores->store[s]);
     if (lost > 0)
         return sw_fail(SW_ERR_CORRUPT,
                        "all %lld grains of step %lld are as they were written, but the record of a later commit is "
@@ -157,9 +158,9 @@ static sw_status read_stores(void *context) {
     const struct sw_store_verifier verifier = {.bad = on_bad, .context = v};
     SW_TRY(open_stores(v));
     v->state = sw_state_name(SW_OPTIMIZER);
-    for (int s = 0; s < v->stores.count; s++) {
+    for (int s = 0; s < v->stores->count; s++) {
         int64_t grains, bad;
-        SW_TRY(sw_store_verify(v->stores.store[s], &verifier, &grains, &bad));
+        SW_TRY(sw_store_verify(v->stores->store[s], &verifier, &grains, &bad));
         v->grains += grains;
         v->bad += bad;
     }
@@ -169,13 +170,10 @@ static sw_status read_stores(void *context) {
 
 static void end_reading(void *context) {
     struct verification *v = context;
-    sw_store_set_close(&v->stores);
-    sw_frozen_close(v->frozen);
-    sw_units_destroy(v->units);
+    sw_state_close(v->run);
     json_decref(v->bad_files);
-    v->frozen = NULL;
+    v->run = NULL;
     v->bad_files = NULL;
-    v->units = NULL;
     v->grains = v->bad = v->frozen_grains = v->frozen_bad = 0;
     json_array_clear(v->bad_grains);
 }

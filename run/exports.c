@@ -21,8 +21,8 @@
 #include "model/hf/checkpoint.h"
 #include "model/peft.h"
 #include "run/folder/frozen.h"
-#include "run/folder/group_reader.h"
 #include "run/folder/run.h"
+#include "run/folder/state.h"
 #include "run/trainer.h"
 
 #include <errno.h>
@@ -63,16 +63,12 @@ struct sw_gathered_masters {
     int64_t tensor_ranks;
     struct part *part;             /* on rank 0: one entry per tensor rank; else NULL */
     struct sw_units *whole;        /* on rank 0: the units of whole layers; NULL: the model's are whole */
-    struct sw_group_reader *group; /* on rank 0: joins the parts; NULL: there is only one */
+    struct sw_state_reader *state; /* on rank 0: reads the parts */
 };
 
 /* Copies masters of one tensor rank's parts, and exchanges the grains that rank 0 does not hold. A sw_fill_function
  * whose context is a struct part. */
 static sw_status fill_part(void *context, int64_t unit, int64_t first, int64_t count, float *out);
-
-static struct sw_load load_of(struct part *part) {
-    return (struct sw_load){.fill = fill_part, .context = part};
-}
 
 static sw_status make_part(struct sw_gathered_masters *self, int tensor_rank) {
     const struct sw_trainer *trainer = self->trainer;
@@ -90,16 +86,18 @@ static sw_status make_part(struct sw_gathered_masters *self, int tensor_rank) {
 static sw_status make_parts(struct sw_gathered_masters *self) {
     const int ranks = (int)self->tensor_ranks;
     self->part = calloc((size_t)ranks, sizeof *self->part);
-    struct sw_group_part *given = calloc((size_t)ranks, sizeof *given);
+    struct sw_state_part *given = calloc((size_t)ranks, sizeof *given);
     sw_status status = self->part != NULL && given != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to export");
     for (int rank = 0; status == SW_OK && rank < ranks; rank++) {
         status = make_part(self, rank);
-        given[rank] = (struct sw_group_part){.units = self->part[rank].units, .load = load_of(&self->part[rank])};
+        given[rank] = (struct sw_state_part){.units = self->part[rank].units,
+                                             .tiles = self->trainer->run.tiles,
+                                             .load = {.fill = fill_part, .context = &self->part[rank]}};
     }
     if (status == SW_OK && ranks > 1)
         status = sw_model_units(&self->trainer->run.config, 1, self->part[0].units->optimizer, NULL, &self->whole);
-    if (status == SW_OK && ranks > 1)
-        status = sw_group_reader_join(given, ranks, self->trainer->run.config.layers, self->whole, &self->group);
+    if (status == SW_OK)
+        status = sw_state_join(given, ranks, &self->state);
     free(given);
     return status;
 }
@@ -134,7 +132,7 @@ static sw_status gathered_masters_open(struct sw_trainer *trainer, struct sw_gat
 static void gathered_masters_close(struct sw_gathered_masters *self) {
     if (self == NULL)
         return;
-    sw_group_reader_close(self->group);
+    sw_state_close(self->state);
     for (int64_t rank = 0; self->part != NULL && rank < self->tensor_ranks; rank++)
         sw_units_destroy(self->part[rank].own);
     sw_units_destroy(self->whole);
@@ -226,14 +224,10 @@ static sw_status fill_part(void *context, int64_t unit, int64_t first, int64_t c
     return SW_OK;
 }
 
-/* On rank 0: return the units to read (whole layers, even if tensor groups have parts of them) and the function that
- * reads their masters. Both are valid until the masters are closed. */
+/* On rank 0: returns the units to read: whole layers, even if tensor groups have parts of them. Valid until the masters
+ * are closed. */
 static const struct sw_units *gathered_masters_units(const struct sw_gathered_masters *self) {
     return self->whole != NULL ? self->whole : self->part[0].units;
-}
-
-static struct sw_load gathered_masters_load(struct sw_gathered_masters *self) {
-    return self->group != NULL ? sw_group_reader_load(self->group) : load_of(&self->part[0]);
 }
 
 /* On rank 0: lets the other ranks return from gathered_masters_follow. */
@@ -556,8 +550,8 @@ static sw_status replace_given_up(struct exports *exports, int64_t step) {
 static sw_status write_weights(struct sw_trainer *trainer, struct sw_gathered_masters *masters, const char *path) {
     const struct sw_checkpoint_format format = {
         .type = SW_F32, .shard_bytes = SW_CHECKPOINT_SHARD_BYTES, .turn_end = trainer->run.turn_end};
-    const struct sw_load trained = gathered_masters_load(masters);
-    struct sw_load from;
+    struct sw_load trained, from;
+    SW_TRY(sw_state_load(masters->state, gathered_masters_units(masters), &trained));
     SW_TRY(sw_frozen_load(trainer->frozen, &trained, &from));
     const struct sw_peft_export adapters = {.config = &trainer->run.config,
                                             .units = gathered_masters_units(masters),

@@ -387,19 +387,21 @@ static sw_status open_one(const char *folder, const struct sw_run *run, int64_t 
                                                               (long long)rank, (long long)run->ranks);
 }
 
-static sw_status open_set(const char *folder, const struct sw_run *run, const struct sw_option_list *moved,
+static sw_status open_set(const char *folder, const struct sw_run *run, const struct sw_store_choice *choice,
                           struct sw_store_set *out) {
-    int64_t step = SW_STORE_NEWEST;
+    int64_t step = choice->most_step;
     for (int64_t rank = 0; rank < run->ranks; rank++) {
-        SW_TRY(open_one(folder, run, rank, moved, SW_STORE_NEWEST, &out->store[rank]));
+        if (choice->wanted != NULL && !choice->wanted[rank])
+            continue;
+        SW_TRY(open_one(folder, run, rank, choice->moved, choice->most_step, &out->store[rank]));
         step = sw_min_i64(step, sw_store_last_commit(out->store[rank])->step);
     }
     for (int64_t rank = 0; rank < run->ranks; rank++) {
-        if (sw_store_last_commit(out->store[rank])->step == step)
+        if (out->store[rank] == NULL || sw_store_last_commit(out->store[rank])->step == step)
             continue;
         sw_store_close(out->store[rank]);
         out->store[rank] = NULL;
-        SW_TRY(open_one(folder, run, rank, moved, step, &out->store[rank]));
+        SW_TRY(open_one(folder, run, rank, choice->moved, step, &out->store[rank]));
         if (sw_store_last_commit(out->store[rank])->step != step)
             return sw_fail(SW_ERR_CORRUPT, "the store of rank %lld has no commit of step %lld, the newest of all ranks",
                            (long long)rank, (long long)step);
@@ -407,13 +409,13 @@ static sw_status open_set(const char *folder, const struct sw_run *run, const st
     return SW_OK;
 }
 
-sw_status sw_run_open_stores(const char *folder, const struct sw_run *run, const struct sw_option_list *moved,
+sw_status sw_run_open_stores(const char *folder, const struct sw_run *run, const struct sw_store_choice *choice,
                              struct sw_store_set *out) {
     *out =
         (struct sw_store_set){.count = (int)run->ranks, .store = calloc((size_t)run->ranks, sizeof(struct sw_store *))};
     const sw_status status = out->store == NULL
                                  ? sw_fail(SW_ERR_NOMEM, "no memory to open %lld stores", (long long)run->ranks)
-                                 : open_set(folder, run, moved, out);
+                                 : open_set(folder, run, choice, out);
     if (status != SW_OK)
         sw_store_set_close(out);
     return status;
@@ -425,8 +427,9 @@ sw_status sw_run_open_to_read(const char *folder, const struct sw_option_list *m
     sw_status status = sw_confine(folder, &confined);
     if (status == SW_OK)
         status = sw_run_read(folder, run);
+    const struct sw_store_choice newest = {.moved = moved, .most_step = SW_STORE_NEWEST};
     if (status == SW_OK)
-        status = sw_run_open_stores(folder, run, moved, out);
+        status = sw_run_open_stores(folder, run, &newest, out);
     sw_confine_end(confined);
     return status != SW_OK && run_is_locked(folder) ? SW_ERR_OVERTAKEN : status;
 }

@@ -142,12 +142,17 @@ sw_status sw_run_open_places(const struct sw_places *places, const struct sw_run
 struct sw_units;
 bool sw_run_store_is_of(const struct sw_store *store, const struct sw_units *units);
 
-/* All stores of a run, opened for reading (sw_store_open_to_read) at the newest step that every one has. */
+/* The stores of a run, opened for reading (sw_store_open_to_read) at the newest step that every one of them has. */
 struct sw_store_set {
     int count;
-    struct sw_store **store;
+    struct sw_store **store; /* `count` entries; NULL: that store was not wanted */
 };
-sw_status sw_run_open_stores(const char *folder, const struct sw_run *run, const struct sw_option_list *moved,
+struct sw_store_choice {
+    const struct sw_option_list *moved; /* places of the stores; NULL or empty: where run.json says */
+    const bool *wanted;                 /* one entry per store: whether to open it; NULL: all */
+    int64_t most_step;                  /* SW_STORE_NEWEST, or the latest step to open */
+};
+sw_status sw_run_open_stores(const char *folder, const struct sw_run *run, const struct sw_store_choice *choice,
                              struct sw_store_set *out);
 /* Reads run.json and opens its stores. run must be zero; the caller always releases it. Any failure while another
  * process trains the run is SW_ERR_OVERTAKEN. */

@@ -9,6 +9,7 @@
 #include "model/hf/config.h"
 #include "offload/engine/engine.h"
 #include "run/folder/run.h"
+#include "run/folder/state.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -30,11 +31,6 @@ struct sw_source_spec {
 sw_status sw_source_open_model(const struct sw_source_spec *spec, struct sw_source **out);
 /* Checks the weights of a model folder as sw_source_open_model does, if it has any. */
 sw_status sw_source_check_weights(const char *model);
-/* Where files of a run are that were moved since it trained. */
-struct sw_run_moved {
-    const struct sw_option_list *nvme; /* places of its store; empty: where run.json says */
-    const char *model;                 /* folder of its base (frozen.h); NULL: where run.json says */
-};
 /* Opens the folder of a run; or else a model folder, for which nothing can have been moved, with an adapter unless that
  * is NULL. */
 sw_status sw_source_open_any(const char *run_or_model, const struct sw_run_moved *moved, const char *adapter,

@@ -1,207 +1,537 @@
-/* The state of a run, read by the names of tensors. */
+/* The state of a run, read by the names of tensors from whatever layout it lies in.
+ *
+ * Every layout is a list of named tensors, cut into parts whose elements keep their order. So one way of reading serves
+ * all: a run of elements is looked up by the tensor's name among the parts of all tensor ranks and units. No table of
+ * all cuts is needed, and any layout can be read as any other.
+ *
+ * Three layers do this. `records` reads the grains of one tensor rank's stores ahead of their use. `part` gives the
+ * values of one tensor rank through windows of some grains: runs may be short, and a window is checked, read and
+ * widened once. The reader finds the part of each run. Where the layout that is asked for is the one that is there,
+ * masters go from the records straight to the caller.
+ *
+ * State passes through fp32, so any format can be read as any other with one rounding. */
 #include "run/folder/state.h"
 
+#include "core/arena.h"
 #include "core/size.h"
 #include "kernels/moments.h"
 #include "model/model.h"
+#include "run/folder/frozen.h"
 
+#include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The state of a grain in fp32, laid out like a record. */
-struct sw_wide_state {
-    float master[SW_GRAIN_ELEMS], m[SW_GRAIN_ELEMS], v[SW_GRAIN_ELEMS];
+static sw_status fail_memory(void) {
+    return sw_fail(SW_ERR_NOMEM, "no memory to read the state of a run");
+}
+
+/* Reads the records of one tensor rank's stores as one sequence of units, ahead of their use.
+ *
+ * Reads go into rings of buffers, one ring for every stream of units. With tiles, whole rows of a column-cut tensor
+ * pass through all tiles of a half in turn; one ring would be thrown away at every change of unit, so each tile has its
+ * own. A grain that was skipped or is asked for again restarts its ring: order is only a promise about speed. */
+
+/* With one stream, the buffers are a window of 12 MiB. */
+enum { IO_DEPTH = 32, BOXES = 8, BOX_GRAINS = 8, LEAST_BOXES = 2, REAP_BATCH = 64 };
+
+/* A buffer of consecutive grains of a unit. */
+struct box {
+    char *records;
+    int64_t unit, first_grain, grains; /* grains 0: the buffer is empty */
+    int under_way;                     /* reads in flight: one for each store that holds some of the grains */
 };
-static_assert(sizeof(struct sw_wide_state) == sizeof(float) * 3 * SW_GRAIN_ELEMS, "the parts follow each other");
 
-/* Reads the optimizer state of a run's old stores by the names of tensors, whichever units of a tensor rank have them.
- */
-
-/* Reads many consecutive grains at once, and keeps the last few widened. */
-enum { READ_GRAINS = 16, KEPT = 4, IO_DEPTH = 32 };
-
-/* One old grain, widened. */
-struct kept {
-    int64_t unit, grain; /* unit -1: none */
-    struct sw_wide_state state;
+/* The reads of every `tiles`-th unit. Its buffers form a ring. */
+struct stream {
+    struct box *box;
+    int64_t oldest;      /* index of the oldest buffer */
+    int64_t unit, grain; /* the next grain to read, which follows the newest buffer */
 };
 
-/* The old state of one tensor rank: its units, and the stores that divide them. */
-struct member {
-    struct sw_units *units;
-    struct sw_store **store; /* `stores` entries, borrowed from the set of all old stores */
+struct records {
+    struct sw_store **store; /* `stores` entries, borrowed */
     struct sw_store_lane **lane;
     int stores;
-    char *read;                                /* room for READ_GRAINS grains */
-    int64_t read_unit, read_first, read_count; /* grains in `read`; read_unit -1: none */
-    struct kept kept[KEPT];
-    int next_kept;
+    struct sw_arena *arena;
+    int64_t grain_bytes;              /* bytes of a record in the stores */
+    int64_t tiles, boxes, box_grains; /* number of streams, buffers per stream, grains per buffer */
+    struct stream *stream;
+    struct box *box; /* tiles * boxes entries, grouped by stream */
 };
 
-/* The part of a tensor that a member has in one unit. */
-struct piece {
-    struct member *member;
-    int64_t unit;
-    const struct sw_tensor *tensor;
-};
+static sw_status make_boxes(struct records *self) {
+    const int64_t bytes = self->tiles * self->boxes * self->box_grains * self->grain_bytes;
+    void *memory;
+    self->stream = calloc((size_t)self->tiles, sizeof *self->stream);
+    self->box = calloc((size_t)(self->tiles * self->boxes), sizeof *self->box);
+    if (self->stream == NULL || self->box == NULL)
+        return fail_memory();
+    SW_TRY(sw_arena_create("reader", bytes, false, NULL, &self->arena));
+    SW_TRY(sw_arena_take(self->arena, bytes, &memory));
+    for (int64_t b = 0; b < self->tiles * self->boxes; b++)
+        self->box[b].records = (char *)memory + b * self->box_grains * self->grain_bytes;
+    for (int64_t k = 0; k < self->tiles; k++)
+        self->stream[k].box = self->box + k * self->boxes;
+    for (int s = 0; s < self->stores; s++)
+        SW_TRY(sw_store_add_buffer(self->store[s], memory, bytes));
+    for (int s = 0; s < self->stores; s++)
+        SW_TRY(sw_store_lane_open(self->store[s], IO_DEPTH, &self->lane[s]));
+    return SW_OK;
+}
 
-struct sw_state_reader {
-    struct sw_store_set stores;
-    int members;
-    struct member *member;
-    struct piece *piece; /* pieces of all members, by the names of their tensors */
-    int64_t pieces;
-};
+static void records_close(struct records *self) {
+    if (self == NULL)
+        return;
+    for (int s = 0; self->lane != NULL && s < self->stores; s++)
+        sw_store_lane_close(self->lane[s]);
+    free(self->lane);
+    free(self->store);
+    sw_arena_destroy(self->arena);
+    free(self->stream);
+    free(self->box);
+    free(self);
+}
 
-/* Returns which of a member's stores has a grain, or -1. */
-static int holder_of(const struct member *member, int64_t unit, int64_t grain) {
-    for (int s = 0; s < member->stores; s++) {
-        const int64_t within = grain - sw_store_unit_first(member->store[s], unit);
-        if (within >= 0 && within < sw_store_unit_grains(member->store[s], unit))
+/* Opens every `ranks`-th store of a set, which has some of them; the first is that of tensor rank `rank`. */
+static sw_status records_open(const struct sw_store_set *set, int rank, int ranks, int64_t tiles,
+                              struct records **out) {
+    struct records *self = *out = calloc(1, sizeof *self);
+    if (self == NULL)
+        return fail_memory();
+    self->store = calloc((size_t)set->count, sizeof(struct sw_store *));
+    self->lane = calloc((size_t)set->count, sizeof(struct sw_store_lane *));
+    if (self->store == NULL || self->lane == NULL)
+        return fail_memory();
+    for (int s = rank; s < set->count; s += ranks)
+        if (set->store[s] != NULL)
+            self->store[self->stores++] = set->store[s];
+    assert(self->stores > 0);
+    self->grain_bytes = sw_optimizer_grain_bytes(sw_store_optimizer(self->store[0]));
+    self->tiles = tiles;
+    self->boxes = sw_max_i64(LEAST_BOXES, BOXES / tiles);
+    self->box_grains = sw_max_i64(1, BOX_GRAINS / tiles);
+    return make_boxes(self);
+}
+
+/* Returns how many grains can be ready at once. */
+static int64_t most_grains(const struct records *self) {
+    return (self->boxes - 1) * self->box_grains + 1;
+}
+
+static bool holds(const struct box *box, int64_t unit, int64_t grain) {
+    return box->unit == unit && grain >= box->first_grain && grain < box->first_grain + box->grains;
+}
+
+static struct box *box_at(const struct records *self, const struct stream *stream, int64_t index) {
+    return &stream->box[(stream->oldest + index) % self->boxes];
+}
+
+/* Returns which buffer of a stream, counted from the oldest, holds this grain; or -1. */
+static int64_t find(const struct records *self, const struct stream *stream, int64_t unit, int64_t grain) {
+    for (int64_t i = 0; i < self->boxes; i++)
+        if (holds(box_at(self, stream, i), unit, grain))
+            return i;
+    return -1;
+}
+
+static sw_status reap(struct records *self, struct sw_store_lane *lane) {
+    uint64_t tags[REAP_BATCH];
+    int count;
+    SW_TRY(sw_store_reap(lane, true, tags, REAP_BATCH, &count));
+    for (int i = 0; i < count; i++)
+        self->box[tags[i]].under_way--;
+    return SW_OK;
+}
+
+static sw_status await(struct records *self, const struct box *box) {
+    for (int64_t s = 0; box->under_way > 0; s = (s + 1) % self->stores)
+        SW_TRY(reap(self, self->lane[s]));
+    return SW_OK;
+}
+
+/* Returns the store that holds a grain, or -1. */
+static int64_t holder_of(const struct records *self, int64_t unit, int64_t grain) {
+    for (int s = 0; s < self->stores; s++) {
+        const int64_t within = grain - sw_store_unit_first(self->store[s], unit);
+        if (within >= 0 && within < sw_store_unit_grains(self->store[s], unit))
             return s;
     }
     return -1;
 }
 
-/* Reads a grain, and those that follow it if the grain before was read last. */
-static sw_status read_grains(struct member *member, int64_t unit, int64_t grain) {
-    const bool follows = unit == member->read_unit && grain == member->read_first + member->read_count;
-    const int s = holder_of(member, unit, grain);
-    if (s < 0)
-        return sw_fail(SW_ERR_CORRUPT, "no store of the run has grain %lld of unit %lld", (long long)grain,
-                       (long long)unit);
-    const struct sw_store *store = member->store[s];
+/* Moves a stream to the next grain of its units that some store holds. */
+static void skip_holes(const struct records *self, struct stream *stream) {
+    const int64_t units = sw_store_unit_count(self->store[0]);
+    while (stream->unit < units && holder_of(self, stream->unit, stream->grain) < 0) {
+        int64_t next = INT64_MAX;
+        for (int s = 0; s < self->stores; s++) {
+            const int64_t first = sw_store_unit_first(self->store[s], stream->unit);
+            if (first > stream->grain && sw_store_unit_grains(self->store[s], stream->unit) > 0)
+                next = sw_min_i64(next, first);
+        }
+        stream->unit += next == INT64_MAX ? self->tiles : 0;
+        stream->grain = next == INT64_MAX ? 0 : next;
+    }
+}
+
+/* Begins to read grains into a buffer, starting at `grain`, as far as store s holds them and the buffer has room.
+ * *out_end: the first grain it did not read. */
+static sw_status read_piece(struct records *self, int64_t s, struct box *box, int64_t grain, int64_t *out_end) {
+    const struct sw_store *store = self->store[s];
     const struct sw_store_commit *commit = sw_store_last_commit(store);
-    const int64_t end = sw_store_unit_first(store, unit) + sw_store_unit_grains(store, unit);
+    const int64_t held_end = sw_store_unit_first(store, box->unit) + sw_store_unit_grains(store, box->unit);
+    *out_end = sw_min_i64(box->first_grain + self->box_grains, held_end);
+    while (sw_store_outstanding(self->lane[s]) == SW_STORE_LANE_TRANSFERS)
+        SW_TRY(reap(self, self->lane[s]));
     const struct sw_store_transfer transfer = {.kind = SW_STORE_OPTIMIZER,
                                                .generation = commit->generation,
-                                               .unit = unit,
+                                               .unit = box->unit,
                                                .first_grain = grain,
-                                               .grains =
-                                                   sw_min_i64(follows || grain == 0 ? READ_GRAINS : 1, end - grain),
-                                               .buf = member->read,
-                                               .step = commit->step};
-    member->read_unit = -1;
-    SW_TRY(sw_store_transfer(member->lane[s], &transfer));
-    member->read_unit = unit;
-    member->read_first = grain;
-    member->read_count = transfer.grains;
+                                               .grains = *out_end - grain,
+                                               .buf = box->records + (grain - box->first_grain) * self->grain_bytes,
+                                               .step = commit->step,
+                                               .tag = (uint64_t)(box - self->box)};
+    SW_TRY(sw_store_submit(self->lane[s], &transfer));
+    box->under_way++;
     return SW_OK;
 }
 
-/* Returns in *out the old state of a grain. It is valid until the next call. */
-static sw_status old_state(struct member *member, int64_t unit, int64_t grain, const struct sw_wide_state **out) {
-    for (int k = 0; k < KEPT; k++)
-        if (member->kept[k].unit == unit && member->kept[k].grain == grain) {
-            *out = &member->kept[k].state;
-            return SW_OK;
-        }
-    if (unit != member->read_unit || grain < member->read_first || grain >= member->read_first + member->read_count)
-        SW_TRY(read_grains(member, unit, grain));
-    struct kept *kept = &member->kept[member->next_kept];
-    member->next_kept = (member->next_kept + 1) % KEPT;
-    const sw_optimizer_format format = member->units->optimizer;
-    const char *record = member->read + (grain - member->read_first) * sw_optimizer_grain_bytes(format);
-    sw_record_to_fp32(format, grain >= member->units->unit[unit].wide_grain, record, kept->state.master);
-    kept->unit = unit;
-    kept->grain = grain;
-    *out = &kept->state;
-    return SW_OK;
-}
-
-/* Returns the first piece of a tensor, or the position where it would be. */
-static const struct piece *first_piece(const struct sw_state_reader *self, const char *name) {
-    int64_t low = 0, high = self->pieces;
-    while (low < high) {
-        const int64_t middle = low + (high - low) / 2;
-        if (strcmp(self->piece[middle].tensor->name, name) < 0)
-            low = middle + 1;
-        else
-            high = middle;
+/* Reads the next grains of the stream into its oldest buffer, which becomes the newest. */
+static sw_status renew(struct records *self, struct stream *stream) {
+    struct box *box = box_at(self, stream, 0);
+    SW_TRY(await(self, box));
+    stream->oldest = (stream->oldest + 1) % self->boxes;
+    box->grains = 0;
+    skip_holes(self, stream);
+    if (stream->unit >= sw_store_unit_count(self->store[0]))
+        return SW_OK;
+    box->unit = stream->unit;
+    box->first_grain = stream->grain;
+    for (int64_t s = holder_of(self, box->unit, stream->grain); s >= 0 && box->grains < self->box_grains;
+         s = holder_of(self, box->unit, stream->grain)) {
+        SW_TRY(read_piece(self, s, box, stream->grain, &stream->grain));
+        box->grains = stream->grain - box->first_grain;
     }
-    return self->piece + low;
+    return SW_OK;
 }
 
-/* Finds the piece that holds element `whole` of a tensor. *elem is the element in the piece's unit; from there, *run
- * elements are consecutive in both. Of replicas it returns the first tensor rank's. NULL: no piece holds the element.
- */
-static const struct piece *find_piece(const struct sw_state_reader *self, const char *name, int64_t whole,
-                                      int64_t *elem, int64_t *run) {
-    const struct piece *end = self->piece + self->pieces;
-    for (const struct piece *piece = first_piece(self, name); piece < end && strcmp(piece->tensor->name, name) == 0;
-         piece++) {
-        *elem = sw_tensor_from_whole(piece->tensor, whole, run);
-        if (*elem >= 0)
-            return piece;
+/* Makes grains [first, end) of a unit ready, and drops those before them. If no buffer holds the first, the stream
+ * starts again there. */
+static sw_status make_ready(struct records *self, int64_t unit, int64_t first, int64_t end) {
+    struct stream *stream = &self->stream[unit % self->tiles];
+    int64_t over = find(self, stream, unit, first), last = -1;
+    if (over < 0) {
+        stream->unit = unit;
+        stream->grain = first;
+        over = self->boxes;
     }
-    return NULL;
-}
-
-/* Copies the state of at least one element and at most `most`, from element `whole` of a tensor on, to element `to` of
- * the parts. */
-static sw_status take(struct sw_state_reader *self, const char *name, int64_t whole, int64_t most,
-                      float *const out[SW_STATE_PARTS], int64_t to, int64_t *out_count) {
-    const struct sw_wide_state *state;
-    int64_t elem, run;
-    const struct piece *piece = find_piece(self, name, whole, &elem, &run);
-    if (piece == NULL)
-        return sw_fail(SW_ERR_CORRUPT, "no store of the run has element %lld of %s", (long long)whole, name);
-    const int64_t from = piece->tensor->offset + elem, within = from % SW_GRAIN_ELEMS;
-    run = sw_min_i64(sw_min_i64(run, most), SW_GRAIN_ELEMS - within);
-    SW_TRY(old_state(piece->member, piece->unit, from / SW_GRAIN_ELEMS, &state));
-    const float *const parts[] = {state->master, state->m, state->v};
-    for (int part = 0; part < SW_STATE_PARTS; part++)
-        if (out[part] != NULL)
-            memcpy(out[part] + to, parts[part] + within, (size_t)run * sizeof(float));
-    *out_count = run;
+    for (int64_t i = 0; i < over; i++)
+        SW_TRY(renew(self, stream));
+    for (int64_t grain = first; grain < end; grain++) {
+        last = find(self, stream, unit, grain);
+        if (last < 0)
+            return sw_fail(SW_ERR_CORRUPT, "no store of the run has grain %lld of unit %lld", (long long)grain,
+                           (long long)unit);
+    }
+    for (int64_t i = 0; i <= last; i++)
+        SW_TRY(await(self, box_at(self, stream, i)));
     return SW_OK;
 }
 
-sw_status sw_state_read(struct sw_state_reader *self, const char *tensor, int64_t first, int64_t count,
-                        float *const out[SW_STATE_PARTS]) {
-    for (int64_t done = 0, taken; done < count; done += taken)
-        SW_TRY(take(self, tensor, first + done, count - done, out, done, &taken));
+/* Returns the record of a grain that is ready. */
+static const char *record_of(const struct records *self, int64_t unit, int64_t grain) {
+    const struct stream *stream = &self->stream[unit % self->tiles];
+    const int64_t at = find(self, stream, unit, grain);
+    assert(at >= 0);
+    const struct box *box = box_at(self, stream, at);
+    return box->records + (grain - box->first_grain) * self->grain_bytes;
+}
+
+/* The values of one tensor rank. */
+
+/* Grains that a part's windows have in all. */
+enum { WINDOW_GRAINS = 16 };
+
+/* The values of consecutive grains of a unit: for each grain, one vector of masters, or masters and both moments. */
+struct window {
+    int64_t unit, first, grains; /* unit -1: the window is empty */
+    float *values;
+};
+
+struct part {
+    const struct sw_units *units; /* NULL: only records are read */
+    struct sw_units *made;        /* owned: the units of a tensor rank; NULL: they are borrowed */
+    struct records *records;      /* NULL: not open yet, or the weights come from elsewhere */
+    struct sw_load load;          /* reads masters */
+    int64_t tiles, most_grains;   /* number of windows, one for every tiles-th unit; grains of each */
+    struct window *window;        /* NULL: none are made */
+};
+
+static sw_status prepare_masters(void *context, int64_t unit, int64_t first, int64_t count) {
+    const struct part *part = context;
+    return make_ready(part->records, unit, first / SW_GRAIN_ELEMS, (first + count - 1) / SW_GRAIN_ELEMS + 1);
+}
+
+/* Copies masters. The padding of a wide grain becomes zeros. */
+static sw_status fill_masters(void *context, int64_t unit, int64_t first, int64_t count, float *out) {
+    const struct part *part = context;
+    while (count > 0) {
+        const int64_t grain = first / SW_GRAIN_ELEMS, within = first % SW_GRAIN_ELEMS;
+        const int64_t run = sw_min_i64(count, SW_GRAIN_ELEMS - within);
+        const int64_t used = grain >= part->units->unit[unit].wide_grain ? SW_WIDE_GRAIN_ELEMS : SW_GRAIN_ELEMS;
+        const int64_t copied = sw_max_i64(0, sw_min_i64(run, used - within));
+        memcpy(out, (const float *)(const void *)record_of(part->records, unit, grain) + within,
+               (size_t)copied * sizeof *out);
+        memset(out + copied, 0, (size_t)(run - copied) * sizeof *out);
+        first += run;
+        count -= run;
+        out += run;
+    }
     return SW_OK;
 }
 
-static sw_status fail_memory(void) {
-    return sw_fail(SW_ERR_NOMEM, "no memory to read the state of a run's stores");
+static void drop_windows(struct part *part) {
+    for (int64_t k = 0; part->window != NULL && k < part->tiles; k++)
+        free(part->window[k].values);
+    free(part->window);
+    part->window = NULL;
 }
 
-/* Opens one of a member's stores. The set owns it. */
-static sw_status open_old_store(const struct sw_state_spec *given, struct sw_store *store, struct member *member) {
-    if (!sw_run_store_is_of(store, member->units))
-        return sw_fail(SW_ERR_CORRUPT, "the store belongs to another model than run.json");
-    if (given->step != SW_STORE_NEWEST && sw_store_last_commit(store)->step != given->step)
-        return sw_fail(SW_ERR_CORRUPT, "the stores of the run have no commit of step %lld, the newest of all ranks",
-                       (long long)given->step);
-    SW_TRY(sw_store_lane_open(store, IO_DEPTH, &member->lane[member->stores]));
-    member->store[member->stores++] = store;
-    return SW_OK;
-}
-
-/* Prepares the old state of a tensor rank. The ranks of a group are neighbours. */
-static sw_status open_member(const struct sw_state_spec *given, struct sw_state_reader *self, int tensor_rank) {
-    struct member *member = &self->member[tensor_rank];
-    const struct sw_run *run = given->run;
-    const size_t most_stores = (size_t)(self->stores.count / self->members);
-    SW_TRY(self->members > 1 ? sw_model_rank_units(&run->config, self->members, tensor_rank, run->tiles, run->optimizer,
-                                                   &member->units)
-                             : sw_model_units(&run->config, run->tiles, run->optimizer, NULL, &member->units));
-    member->store = calloc(most_stores, sizeof(struct sw_store *));
-    member->lane = calloc(most_stores, sizeof(struct sw_store_lane *));
-    if (member->store == NULL || member->lane == NULL)
+static sw_status make_windows(struct part *part, int vectors) {
+    drop_windows(part);
+    part->most_grains = sw_max_i64(1, WINDOW_GRAINS / part->tiles);
+    if (part->load.most_grains > 0)
+        part->most_grains = sw_min_i64(part->most_grains, part->load.most_grains);
+    part->window = calloc((size_t)part->tiles, sizeof *part->window);
+    if (part->window == NULL)
         return fail_memory();
-    member->read_unit = -1;
-    for (int k = 0; k < KEPT; k++)
-        member->kept[k].unit = -1;
-    void *read = NULL;
-    const int64_t read_bytes = READ_GRAINS * sw_optimizer_grain_bytes(run->optimizer);
-    if (posix_memalign(&read, SW_BUFFER_ALIGN_BYTES, (size_t)read_bytes) != 0)
+    for (int64_t k = 0; k < part->tiles; k++) {
+        part->window[k].unit = -1;
+        part->window[k].values = malloc((size_t)(part->most_grains * vectors * SW_GRAIN_ELEMS) * sizeof(float));
+        if (part->window[k].values == NULL)
+            return fail_memory();
+    }
+    return SW_OK;
+}
+
+/* Widens the state of a grain. Frozen grains have no record; their masters are loaded, and their moments are zeros. */
+static sw_status widen(const struct part *part, int64_t unit, int64_t grain, float *out) {
+    const struct sw_unit *of = &part->units->unit[unit];
+    if (grain < of->trained_grain) {
+        memset(out, 0, SW_STATE_PARTS * SW_GRAIN_ELEMS * sizeof *out);
+        return part->load.fill(part->load.context, unit, grain * SW_GRAIN_ELEMS, SW_GRAIN_ELEMS, out);
+    }
+    assert(part->records != NULL);
+    sw_record_to_fp32(part->units->optimizer, grain >= of->wide_grain, record_of(part->records, unit, grain), out);
+    return SW_OK;
+}
+
+/* Reads a grain, and those that follow it if the grain before was read last. */
+static sw_status move_window(const struct part *part, struct window *window, int vectors, int64_t unit, int64_t grain) {
+    const struct sw_load *load = &part->load;
+    const bool follows = unit == window->unit && grain == window->first + window->grains;
+    const int64_t grains = sw_min_i64(follows ? part->most_grains : 1, part->units->unit[unit].grains - grain);
+    const int64_t first = grain * SW_GRAIN_ELEMS, count = grains * SW_GRAIN_ELEMS;
+    window->unit = -1;
+    if (load->prepare != NULL)
+        SW_TRY(load->prepare(load->context, unit, first, count));
+    if (vectors == 1)
+        SW_TRY(load->fill(load->context, unit, first, count, window->values));
+    for (int64_t g = 0; vectors > 1 && g < grains; g++)
+        SW_TRY(widen(part, unit, grain + g, window->values + g * vectors * SW_GRAIN_ELEMS));
+    *window = (struct window){.unit = unit, .first = grain, .grains = grains, .values = window->values};
+    return SW_OK;
+}
+
+/* Returns in *out the values of a grain, valid until the next call. */
+static sw_status values_of(const struct part *part, int vectors, int64_t unit, int64_t grain, const float **out) {
+    struct window *window = &part->window[unit % part->tiles];
+    if (unit != window->unit || grain < window->first || grain >= window->first + window->grains)
+        SW_TRY(move_window(part, window, vectors, unit, grain));
+    *out = window->values + (grain - window->first) * vectors * SW_GRAIN_ELEMS;
+    return SW_OK;
+}
+
+/* The parts of all tensor ranks, and their tensors. */
+
+/* The elements of a tensor that a part has in one unit. */
+struct piece {
+    const struct part *part;
+    int64_t unit;
+    const struct sw_tensor *tensor;
+};
+
+/* Grains of the units that are asked for, made at once. */
+enum { MADE_GRAINS = 32 };
+
+struct sw_state_reader {
+    char folder[SW_RUN_PATH_CHARS];
+    struct sw_store_set stores; /* some may be NULL; count 0: the weights come from elsewhere */
+    struct sw_model_config config;
+    sw_optimizer_format optimizer;
+    struct sw_units *units; /* owned: those of a run, with whole layers; NULL: they are not made, or borrowed */
+    struct sw_frozen *frozen;
+    int parts;
+    struct part *part;   /* one entry per tensor rank */
+    struct piece *piece; /* pieces of all parts, by the names of their tensors; NULL: not listed yet */
+    int64_t pieces;
+    int vectors;                    /* those that the windows have; 0: there are no windows */
+    int64_t first_piece, end_piece; /* pieces of the tensor that was looked up last; equal: none */
+    int64_t hit;                    /* the one of these that was read last */
+    /* The units that are asked for, and elements [first, first + count) of one of them. */
+    const struct sw_units *target;
+    float *made;
+    int64_t unit, first, count;
+};
+
+static sw_status make(int parts, int64_t tiles, struct sw_state_reader **out) {
+    struct sw_state_reader *self = *out = calloc(1, sizeof *self);
+    if (self == NULL)
         return fail_memory();
-    member->read = read;
-    for (int s = tensor_rank; s < self->stores.count; s += self->members)
-        SW_TRY(open_old_store(given, self->stores.store[s], member));
+    self->part = calloc((size_t)parts, sizeof *self->part);
+    if (self->part == NULL)
+        return fail_memory();
+    self->parts = parts;
+    for (int p = 0; p < parts; p++)
+        self->part[p].tiles = tiles;
+    return SW_OK;
+}
+
+void sw_state_close(struct sw_state_reader *self) {
+    if (self == NULL)
+        return;
+    for (int p = 0; p < self->parts; p++) {
+        drop_windows(&self->part[p]);
+        records_close(self->part[p].records);
+        sw_units_destroy(self->part[p].made);
+    }
+    free(self->part);
+    free(self->piece);
+    free(self->made);
+    sw_frozen_close(self->frozen);
+    sw_units_destroy(self->units);
+    sw_store_set_close(&self->stores);
+    free(self);
+}
+
+/* Gives an opened reader to the caller, or closes one whose opening failed. */
+static sw_status hand_over(struct sw_state_reader *self, sw_status status, struct sw_state_reader **out) {
+    if (status == SW_OK)
+        *out = self;
+    else
+        sw_state_close(self);
+    return status;
+}
+
+/* Makes the reader of a run's stores, which it takes even after a failure. */
+static sw_status make_of_run(const char *folder, const struct sw_run *run, struct sw_store_set *stores,
+                             struct sw_state_reader **out) {
+    const sw_status status = make((int)run->tensor_ranks, run->tiles, out);
+    if (status != SW_OK) {
+        sw_store_set_close(stores);
+        return status;
+    }
+    (*out)->stores = *stores;
+    *stores = (struct sw_store_set){0};
+    (*out)->config = run->config;
+    (*out)->optimizer = run->optimizer;
+    snprintf((*out)->folder, sizeof(*out)->folder, "%s", folder);
+    return SW_OK;
+}
+
+static sw_status open_run(const char *folder, const struct sw_run_moved *moved, struct sw_run *run,
+                          struct sw_state_reader **out) {
+    struct sw_store_set stores = {0};
+    SW_TRY(sw_run_open_to_read(folder, moved->nvme, run, &stores));
+    SW_TRY(make_of_run(folder, run, &stores, out));
+    SW_TRY(sw_run_move_model(run, moved->model));
+    SW_TRY(sw_model_units(&run->config, run->tiles, run->optimizer, &run->settings.tuning, &(*out)->units));
+    return sw_frozen_open(folder, run, (*out)->units, &(*out)->frozen);
+}
+
+sw_status sw_state_open_run(const char *folder, const struct sw_run_moved *moved, struct sw_run *run,
+                            struct sw_state_reader **out) {
+    struct sw_state_reader *self = NULL;
+    const sw_status status = open_run(folder, moved, run, &self);
+    return hand_over(self, status, out);
+}
+
+static sw_status open_stores(const struct sw_state_spec *spec, struct sw_state_reader **out) {
+    const struct sw_store_choice choice = {.wanted = spec->wanted, .most_step = spec->step};
+    struct sw_store_set stores = {0};
+    SW_TRY(sw_run_open_stores(spec->folder, spec->run, &choice, &stores));
+    SW_TRY(make_of_run(spec->folder, spec->run, &stores, out));
+    return spec->step == SW_STORE_NEWEST || sw_state_commit(*out)->step == spec->step
+               ? SW_OK
+               : sw_fail(SW_ERR_CORRUPT, "the stores of the run have no commit of step %lld, the newest of all ranks",
+                         (long long)spec->step);
+}
+
+sw_status sw_state_open_stores(const struct sw_state_spec *spec, struct sw_state_reader **out) {
+    struct sw_state_reader *self = NULL;
+    const sw_status status = open_stores(spec, &self);
+    return hand_over(self, status, out);
+}
+
+sw_status sw_state_take_stores(struct sw_store_set *stores, const struct sw_units *units, int64_t tiles,
+                               struct sw_state_reader **out) {
+    struct sw_state_reader *self = NULL;
+    const struct sw_run run = {.tensor_ranks = 1, .tiles = tiles, .optimizer = units->optimizer};
+    const sw_status status = make_of_run("the run", &run, stores, &self);
+    if (status == SW_OK)
+        self->part[0].units = units;
+    return hand_over(self, status, out);
+}
+
+sw_status sw_state_join(const struct sw_state_part *parts, int count, struct sw_state_reader **out) {
+    struct sw_state_reader *self = NULL;
+    const sw_status status = make(count, 1, &self);
+    for (int p = 0; status == SW_OK && p < count; p++)
+        self->part[p] = (struct part){.units = parts[p].units, .load = parts[p].load, .tiles = parts[p].tiles};
+    return hand_over(self, status, out);
+}
+
+static sw_status open_records(struct sw_state_reader *self, int p) {
+    return self->part[p].records != NULL
+               ? SW_OK
+               : records_open(&self->stores, p, self->parts, self->part[p].tiles, &self->part[p].records);
+}
+
+/* Lays out the units of a part, unless the caller has given them. */
+static sw_status make_units(struct sw_state_reader *self, int p) {
+    struct part *part = &self->part[p];
+    if (self->parts > 1) {
+        SW_TRY(sw_model_rank_units(&self->config, self->parts, p, part->tiles, self->optimizer, &part->made));
+        part->units = part->made;
+        return SW_OK;
+    }
+    if (self->units == NULL)
+        SW_TRY(sw_model_units(&self->config, part->tiles, self->optimizer, NULL, &self->units));
+    part->units = self->units;
+    return SW_OK;
+}
+
+static sw_status open_part(struct sw_state_reader *self, int p) {
+    struct part *part = &self->part[p];
+    if (part->units == NULL)
+        SW_TRY(make_units(self, p));
+    for (int s = p; s < self->stores.count; s += self->parts)
+        if (self->stores.store[s] != NULL && !sw_run_store_is_of(self->stores.store[s], part->units))
+            return sw_fail(SW_ERR_CORRUPT, "the store of %s was made for another model than its run.json describes",
+                           self->folder);
+    SW_TRY(open_records(self, p));
+    const struct sw_load masters = {
+        .fill = fill_masters, .prepare = prepare_masters, .context = part, .most_grains = most_grains(part->records)};
+    return sw_frozen_load(self->frozen, &masters, &part->load);
+}
+
+/* Opens the parts that come from stores, once. */
+static sw_status open_parts(struct sw_state_reader *self) {
+    for (int p = 0; p < self->parts; p++)
+        if (self->part[p].load.fill == NULL)
+            SW_TRY(open_part(self, p));
     return SW_OK;
 }
 
@@ -211,70 +541,181 @@ static int compare_pieces(const void *a, const void *b) {
     const int names = strcmp(one->tensor->name, other->tensor->name);
     if (names != 0)
         return names;
-    if (one->member != other->member)
-        return one->member < other->member ? -1 : 1;
+    if (one->part != other->part)
+        return one->part < other->part ? -1 : 1;
     return one->unit < other->unit ? -1 : one->unit > other->unit;
 }
 
 static sw_status list_pieces(struct sw_state_reader *self) {
     int64_t most = 0;
-    for (int m = 0; m < self->members; m++)
-        for (int64_t unit = 0; unit < self->member[m].units->count; unit++)
-            most += self->member[m].units->unit[unit].tensor_count;
+    for (int p = 0; p < self->parts; p++)
+        for (int64_t unit = 0; unit < self->part[p].units->count; unit++)
+            most += self->part[p].units->unit[unit].tensor_count;
     self->piece = calloc((size_t)most, sizeof *self->piece);
     if (self->piece == NULL)
         return fail_memory();
-    for (int m = 0; m < self->members; m++)
-        for (int64_t unit = 0; unit < self->member[m].units->count; unit++) {
-            const struct sw_unit *from = &self->member[m].units->unit[unit];
+    for (int p = 0; p < self->parts; p++)
+        for (int64_t unit = 0; unit < self->part[p].units->count; unit++) {
+            const struct sw_unit *from = &self->part[p].units->unit[unit];
             for (int64_t t = 0; t < from->tensor_count; t++)
-                self->piece[self->pieces++] = (struct piece){&self->member[m], unit, &from->tensor[t]};
+                self->piece[self->pieces++] = (struct piece){&self->part[p], unit, &from->tensor[t]};
         }
     qsort(self->piece, (size_t)self->pieces, sizeof *self->piece, compare_pieces);
     return SW_OK;
 }
 
-static sw_status open_stores(const struct sw_state_spec *given, struct sw_state_reader *self) {
-    SW_TRY(sw_run_open_stores(given->folder, given->run, NULL, &self->stores));
-    self->member = calloc((size_t)given->run->tensor_ranks, sizeof *self->member);
-    if (self->member == NULL)
-        return fail_memory();
-    self->members = (int)given->run->tensor_ranks;
-    for (int m = 0; m < self->members; m++)
-        SW_TRY(open_member(given, self, m));
-    return list_pieces(self);
+static bool is_of(const struct sw_state_reader *self, int64_t piece, const char *tensor) {
+    return piece < self->pieces && strcmp(self->piece[piece].tensor->name, tensor) == 0;
 }
 
-static void close_member(struct member *member) {
-    for (int s = 0; s < member->stores; s++)
-        sw_store_lane_close(member->lane[s]);
-    free(member->lane);
-    free(member->store);
-    free(member->read);
-    sw_units_destroy(member->units);
-}
-
-sw_status sw_state_open(const struct sw_state_spec *given, struct sw_state_reader **out) {
-    struct sw_state_reader *self = calloc(1, sizeof *self);
-    const sw_status status = self == NULL ? fail_memory() : open_stores(given, self);
-    if (status == SW_OK)
-        *out = self;
-    else
-        sw_state_close(self);
-    return status;
-}
-
-void sw_state_close(struct sw_state_reader *self) {
-    if (self == NULL)
+/* Finds the pieces of a tensor, unless they are those found last. */
+static void look_up(struct sw_state_reader *self, const char *tensor) {
+    int64_t low = 0, high = self->pieces;
+    if (self->end_piece > self->first_piece && is_of(self, self->first_piece, tensor))
         return;
-    for (int m = 0; m < self->members; m++)
-        close_member(&self->member[m]);
-    free(self->member);
-    free(self->piece);
-    sw_store_set_close(&self->stores);
-    free(self);
+    while (low < high) {
+        const int64_t middle = low + (high - low) / 2;
+        if (strcmp(self->piece[middle].tensor->name, tensor) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    self->first_piece = self->end_piece = self->hit = low;
+    while (is_of(self, self->end_piece, tensor))
+        self->end_piece++;
+}
+
+/* Finds a piece of the tensor looked up that has its element `whole`. *elem is the element in the piece; from there,
+ * *run elements are consecutive in both. Any replica will do: they are equal. NULL: no piece has the element. */
+static const struct piece *find_piece(struct sw_state_reader *self, int64_t whole, int64_t *elem, int64_t *run) {
+    const int64_t count = self->end_piece - self->first_piece;
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t at = self->first_piece + (self->hit - self->first_piece + i) % count;
+        *elem = sw_tensor_from_whole(self->piece[at].tensor, whole, run);
+        if (*elem < 0)
+            continue;
+        self->hit = at;
+        return &self->piece[at];
+    }
+    return NULL;
+}
+
+/* Copies elements of a piece, from its element `elem` on, to element `to` of each part of the state. */
+static sw_status take(const struct sw_state_reader *self, const struct piece *piece, int64_t elem, int64_t count,
+                      float *const out[SW_STATE_PARTS], int64_t to) {
+    const float *values;
+    for (int64_t done = 0, run; done < count; done += run) {
+        const int64_t at = piece->tensor->offset + elem + done, within = at % SW_GRAIN_ELEMS;
+        run = sw_min_i64(count - done, SW_GRAIN_ELEMS - within);
+        SW_TRY(values_of(piece->part, self->vectors, piece->unit, at / SW_GRAIN_ELEMS, &values));
+        for (int v = 0; v < self->vectors; v++)
+            if (out[v] != NULL)
+                memcpy(out[v] + to + done, values + (int64_t)v * SW_GRAIN_ELEMS + within, (size_t)run * sizeof(float));
+    }
+    return SW_OK;
+}
+
+/* Makes the windows and the list of tensors, once. */
+static sw_status get_ready(struct sw_state_reader *self, int vectors) {
+    if (self->vectors >= vectors)
+        return SW_OK;
+    SW_TRY(open_parts(self));
+    if (self->piece == NULL)
+        SW_TRY(list_pieces(self));
+    for (int p = 0; p < self->parts; p++)
+        SW_TRY(make_windows(&self->part[p], vectors));
+    self->vectors = vectors;
+    return SW_OK;
+}
+
+sw_status sw_state_read(struct sw_state_reader *self, const char *tensor, int64_t first, int64_t count,
+                        float *const out[SW_STATE_PARTS]) {
+    SW_TRY(get_ready(self, out[SW_STATE_M] != NULL || out[SW_STATE_V] != NULL ? SW_STATE_PARTS : 1));
+    look_up(self, tensor);
+    for (int64_t done = 0, run; done < count; done += run) {
+        int64_t elem;
+        const struct piece *piece = find_piece(self, first + done, &elem, &run);
+        if (piece == NULL)
+            return sw_fail(SW_ERR_CORRUPT, "the weights lack element %lld of %s", (long long)(first + done), tensor);
+        run = sw_min_i64(run, count - done);
+        SW_TRY(take(self, piece, elem, run, out, done));
+    }
+    return SW_OK;
+}
+
+static sw_status make_run(void *context, int64_t tensor, int64_t whole, int64_t run, int64_t at) {
+    struct sw_state_reader *self = context;
+    float *const out[SW_STATE_PARTS] = {self->made + at};
+    return sw_state_read(self, self->target->unit[self->unit].tensor[tensor].name, whole, run, out);
+}
+
+static sw_status prepare_target(void *context, int64_t unit, int64_t first, int64_t count) {
+    struct sw_state_reader *self = context;
+    assert(count <= (int64_t)MADE_GRAINS * SW_GRAIN_ELEMS);
+    self->unit = unit;
+    self->first = first;
+    self->count = count;
+    memset(self->made, 0, (size_t)count * sizeof *self->made);
+    return sw_unit_walk(&self->target->unit[unit], first, count, make_run, self);
+}
+
+static sw_status fill_target(void *context, int64_t unit, int64_t first, int64_t count, float *out) {
+    const struct sw_state_reader *self = context;
+    assert(unit == self->unit && first >= self->first && first + count <= self->first + self->count);
+    memcpy(out, self->made + (first - self->first), (size_t)count * sizeof *out);
+    return SW_OK;
+}
+
+sw_status sw_state_load(struct sw_state_reader *self, const struct sw_units *units, struct sw_load *out) {
+    SW_TRY(open_parts(self));
+    *out = self->part[0].load;
+    if (self->parts == 1 && units == self->part[0].units)
+        return SW_OK;
+    if (self->made == NULL)
+        self->made = malloc((size_t)MADE_GRAINS * SW_GRAIN_ELEMS * sizeof *self->made);
+    if (self->made == NULL)
+        return fail_memory();
+    self->target = units;
+    *out =
+        (struct sw_load){.fill = fill_target, .prepare = prepare_target, .context = self, .most_grains = MADE_GRAINS};
+    return SW_OK;
+}
+
+sw_status sw_state_records(struct sw_state_reader *self, int part, int64_t unit, int64_t first, int64_t count,
+                           char *out) {
+    SW_TRY(open_records(self, part));
+    struct records *records = self->part[part].records;
+    for (int64_t done = 0, now; done < count; done += now) {
+        now = sw_min_i64(count - done, most_grains(records));
+        SW_TRY(make_ready(records, unit, first + done, first + done + now));
+        for (int64_t g = done; g < done + now; g++)
+            memcpy(out + g * records->grain_bytes, record_of(records, unit, first + g), (size_t)records->grain_bytes);
+    }
+    return SW_OK;
 }
 
 const struct sw_store_commit *sw_state_commit(const struct sw_state_reader *self) {
-    return sw_store_last_commit(self->stores.store[0]);
+    int s = 0;
+    while (self->stores.store[s] == NULL)
+        s++;
+    return sw_store_last_commit(self->stores.store[s]);
+}
+
+const struct sw_store_set *sw_state_stores(const struct sw_state_reader *self) {
+    return &self->stores;
+}
+
+const struct sw_units *sw_state_units(const struct sw_state_reader *self) {
+    return self->units;
+}
+
+struct sw_frozen *sw_state_frozen(const struct sw_state_reader *self) {
+    return self->frozen;
+}
+
+int64_t sw_state_bytes_read(const struct sw_state_reader *self) {
+    int64_t bytes = 0;
+    for (int s = 0; s < self->stores.count; s++)
+        bytes += self->stores.store[s] == NULL ? 0 : sw_store_counters(self->stores.store[s]).read_bytes;
+    return bytes;
 }

@@ -20,201 +20,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Lays out the optimizer state of a run again: in another format, or for other tensor groups. The elements of a tensor
- * then are in other grains, units and stores, so state moves tensor by tensor.
- *
- * The new store is filled in its own order, grain by grain; for each run of elements the old state is looked up by the
- * tensor's name. Filling in the order of the old stores would read each of them once, but would write grains in pieces.
- * Old grains are read several at a time and a few stay widened to fp32, which suffices because neighbours are mostly
- * neighbours in both layouts.
- *
- * State passes through fp32, so any format converts to any other with one rounding, to nearest: stochastic rounding
- * belongs to a step, and a conversion is not one. */
-
-/* Copies the grains that two stores both hold from one to the other. */
-
-enum { BOX_GRAINS = 16, BOXES = 2, IO_DEPTH = 32 };
-
-/* One buffer is read while the other is written. */
-static sw_status copy_run(struct sw_store_lane *from, struct sw_store_lane *to, const struct sw_store_transfer *run,
-                          char *const boxes[BOXES], struct sw_ranks *ranks) {
-    for (int64_t done = 0, turn = 0; done < run->grains; done += BOX_GRAINS, turn++) {
-        struct sw_store_transfer box = *run;
-        box.first_grain += done;
-        box.grains = sw_min_i64(BOX_GRAINS, run->grains - done);
-        box.buf = boxes[turn % BOXES];
-        SW_TRY(sw_store_transfer(from, &box));
-        while (sw_store_outstanding(to) > 0) {
-            uint64_t tag;
-            int count;
-            SW_TRY(sw_store_reap(to, true, &tag, 1, &count));
-        }
-        box.write = true;
-        box.generation = 0;
-        SW_TRY(sw_store_submit(to, &box));
-        sw_ranks_tick(ranks);
-    }
-    while (sw_store_outstanding(to) > 0) {
-        uint64_t tag;
-        int count;
-        SW_TRY(sw_store_reap(to, true, &tag, 1, &count));
-    }
-    return SW_OK;
-}
-
-static sw_status copy_units(struct sw_store *from, struct sw_store *to, struct sw_store_lane *const lanes[2],
-                            char *const boxes[BOXES], struct sw_ranks *ranks, int64_t *grains) {
-    const struct sw_store_commit *commit = sw_store_last_commit(from);
-    for (int64_t unit = 0; unit < sw_store_unit_count(to); unit++) {
-        if (sw_store_unit_whole_grains(from, unit) != sw_store_unit_whole_grains(to, unit))
-            return sw_fail(SW_ERR_CORRUPT, "the store belongs to another model than run.json");
-        const int64_t first = sw_max_i64(sw_store_unit_first(from, unit), sw_store_unit_first(to, unit));
-        const int64_t end = sw_min_i64(sw_store_unit_first(from, unit) + sw_store_unit_grains(from, unit),
-                                       sw_store_unit_first(to, unit) + sw_store_unit_grains(to, unit));
-        if (end <= first)
-            continue;
-        const struct sw_store_transfer run = {.generation = commit->generation,
-                                              .unit = unit,
-                                              .first_grain = first,
-                                              .grains = end - first,
-                                              .step = commit->step};
-        SW_TRY(copy_run(lanes[0], lanes[1], &run, boxes, ranks));
-        *grains += end - first;
-    }
-    return SW_OK;
-}
-
-/* Copies the grains that both stores hold, for every unit, and adds their number to *grains. */
-static sw_status rank_copy(struct sw_store *from, struct sw_store *to, struct sw_ranks *ranks, int64_t *grains) {
-    struct sw_store_lane *lanes[2] = {NULL, NULL};
-    const int64_t box_bytes = BOX_GRAINS * sw_optimizer_grain_bytes(sw_store_optimizer(from));
-    void *memory = NULL;
-    sw_status status = SW_OK;
-    if (sw_store_unit_count(from) != sw_store_unit_count(to))
-        return sw_fail(SW_ERR_CORRUPT, "the store belongs to another model than run.json");
-    if (posix_memalign(&memory, SW_BUFFER_ALIGN_BYTES, (size_t)(BOXES * box_bytes)) != 0)
-        return sw_fail(SW_ERR_NOMEM, "no memory to copy a store");
-    char *const boxes[BOXES] = {memory, (char *)memory + box_bytes};
-    SW_TRY_GOTO(sw_store_lane_open(from, IO_DEPTH, &lanes[0]), end);
-    SW_TRY_GOTO(sw_store_lane_open(to, IO_DEPTH, &lanes[1]), end);
-    status = copy_units(from, to, lanes, boxes, ranks, grains);
-end:
-    sw_store_lane_close(lanes[0]);
-    sw_store_lane_close(lanes[1]);
-    free(memory);
-    return status;
-}
-
-enum { WRITE_GRAINS = 16 };
-
-struct converter {
-    struct sw_ranks *ranks;
-    struct sw_state_reader *old;
-    struct sw_units *to;
-    struct sw_store_lane *lane;
-    char *written;                               /* room for WRITE_GRAINS grains of new state */
-    float made[SW_STATE_PARTS * SW_GRAIN_ELEMS]; /* the state of a grain in fp32, laid out like a record */
-};
-
-/* A grain of the new layout while it is filled. */
-struct making {
-    struct converter *self;
-    const struct sw_unit *unit;
-};
-
-/* Takes a run of elements of a tensor into the grain, starting at its element `at`. */
-static sw_status take_run(void *context, int64_t tensor, int64_t whole, int64_t run, int64_t at) {
-    const struct making *making = context;
-    float *const made = making->self->made + at;
-    float *const out[] = {made, made + SW_GRAIN_ELEMS, made + (int64_t)2 * SW_GRAIN_ELEMS};
-    return sw_state_read(making->self->old, making->unit->tensor[tensor].name, whole, run, out);
-}
-
-static sw_status make_grain(struct converter *self, int64_t unit, int64_t grain, char *out) {
-    const struct sw_moment_rounding nearest = {.rounding = SW_ROUND_NEAREST};
-    struct making making = {.self = self, .unit = &self->to->unit[unit]};
-    memset(&self->made, 0, sizeof self->made);
-    SW_TRY(sw_unit_walk(making.unit, grain * SW_GRAIN_ELEMS, SW_GRAIN_ELEMS, take_run, &making));
-    sw_record_from_fp32(self->to->optimizer, grain >= making.unit->wide_grain, &nearest, self->made, out);
-    return SW_OK;
-}
-
-static sw_status convert_unit(struct converter *self, struct sw_store *store, int64_t unit) {
-    const int64_t end = sw_store_unit_first(store, unit) + sw_store_unit_grains(store, unit);
-    const int64_t grain_bytes = sw_optimizer_grain_bytes(self->to->optimizer);
-    for (int64_t first = sw_store_unit_first(store, unit), count; first < end; first += count) {
-        count = sw_min_i64(WRITE_GRAINS, end - first);
-        for (int64_t g = 0; g < count; g++)
-            SW_TRY(make_grain(self, unit, first + g, self->written + g * grain_bytes));
-        const struct sw_store_transfer transfer = {.write = true,
-                                                   .kind = SW_STORE_OPTIMIZER,
-                                                   .unit = unit,
-                                                   .first_grain = first,
-                                                   .grains = count,
-                                                   .buf = self->written};
-        SW_TRY(sw_store_transfer(self->lane, &transfer));
-        sw_ranks_tick(self->ranks);
-    }
-    return SW_OK;
-}
-
-/* Returns the units of this rank's new store. */
-static sw_status new_units(const struct sw_run *run, sw_optimizer_format format, struct sw_units **out) {
-    const int tensor_ranks = (int)sw_settings_tensor_ranks(&run->settings);
-    return tensor_ranks > 1
-               ? sw_model_rank_units(&run->config, tensor_ranks, (int)sw_settings_tensor_rank(&run->settings),
-                                     run->settings.tiles, format, out)
-               : sw_model_units(&run->config, run->settings.tiles, format, NULL, out);
-}
-
-static sw_status prepare(struct converter *self, const struct sw_rank_conversion *given, struct sw_store *store) {
-    void *written = NULL;
-    SW_TRY(new_units(given->run, sw_store_optimizer(store), &self->to));
-    if (!sw_run_store_is_of(store, self->to))
-        return sw_fail(SW_ERR_INTERNAL, "the new store is of another model");
-    const int64_t bytes = WRITE_GRAINS * sw_optimizer_grain_bytes(self->to->optimizer);
-    if (posix_memalign(&written, SW_BUFFER_ALIGN_BYTES, (size_t)bytes) != 0)
-        return sw_fail(SW_ERR_NOMEM, "no memory to lay out a store anew");
-    self->written = written;
-    const struct sw_state_spec spec = {.folder = given->folder, .run = given->before, .step = given->step};
-    SW_TRY(sw_state_open(&spec, &self->old));
-    return sw_store_lane_open(store, IO_DEPTH, &self->lane);
-}
-
-static sw_status convert(struct converter *self, const struct sw_rank_conversion *given, struct sw_store *store) {
-    SW_TRY(prepare(self, given, store));
-    for (int64_t unit = 0; unit < self->to->count; unit++)
-        SW_TRY(convert_unit(self, store, unit));
-    *given->commit = *sw_state_commit(self->old);
-    return SW_OK;
-}
-
-/* Fills a new store from the run's old stores, in the new store's format and with the parts of layers that this rank
- * has now. Rounds moments that the format cannot represent to nearest. Only reads the old stores, which all ranks must
- * reach. */
-static sw_status sw_rank_convert(const struct sw_rank_conversion *given, struct sw_store *store) {
-    struct converter *self = calloc(1, sizeof *self);
-    if (self == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory to lay out a store anew");
-    self->ranks = given->ranks;
-    const sw_status status = convert(self, given, store);
-    sw_store_lane_close(self->lane);
-    sw_state_close(self->old);
-    sw_units_destroy(self->to);
-    free(self->written);
-    free(self);
-    return status;
-}
-
 /* Resumes a run with another number of ranks, with other tensor groups, or with another format of the optimizer state.
  * State goes from the old stores into new ones, which then commit the same step: grain by grain if only the shards
- * change, tensor by tensor (rank_store.c) if the layout does.
+ * change, tensor by tensor if the layout does.
  *
  * Changing the old stores in place would need no second store, but a kill halfway would leave neither layout. Instead
  * run.json lists the new stores as orphans before they are made, and one atomic replacement of run.json swaps the two
  * sets: at every instant it names one whole set, and anything else is found and removed by its id at the next resume.
- *
- * A store can be open for writing only once, so ranks that copy grains take turns with the old stores. */
+ */
 
 /* A change of shards or of layout. */
 struct change {
@@ -226,7 +39,6 @@ struct change {
     int64_t newest;                 /* newest step in any of their commit records, including unfinished commits */
     char id[SW_STORE_ID_CHARS];     /* id of this rank's new store */
     bool announced;                 /* run.json lists the new stores as orphans until they become the run's */
-    int64_t grains;                 /* grains copied so far */
     struct sw_store_commit *commit; /* commit of `step`; NULL: not read yet */
 };
 
@@ -311,34 +123,6 @@ static bool needs(const struct change *change, int64_t owner) {
     return false;
 }
 
-static sw_status take_from(struct change *change, int64_t owner) {
-    struct sw_store *old;
-    sw_status status = SW_OK;
-    if (owner >= change->before.ranks || !needs(change, owner))
-        return SW_OK;
-    SW_TRY(open_old(change, owner, change->step, &old));
-    if (sw_store_last_commit(old)->step != change->step)
-        SW_TRY_GOTO(sw_fail(SW_ERR_CORRUPT,
-                            "the store of rank %lld has no commit of step %lld, the newest of all ranks",
-                            (long long)owner, (long long)change->step),
-                    end);
-    *change->commit = *sw_store_last_commit(old);
-    status = rank_copy(old, change->store, change->ranks, &change->grains);
-end:
-    sw_store_close(old);
-    return status;
-}
-
-static sw_status check_complete(const struct change *change) {
-    int64_t held = 0;
-    for (int64_t unit = 0; unit < sw_store_unit_count(change->store); unit++)
-        held += sw_store_unit_grains(change->store, unit);
-    return change->grains == held
-               ? SW_OK
-               : sw_fail(SW_ERR_CORRUPT, "the stores of the run have %lld of the %lld grains that this rank needs",
-                         (long long)change->grains, (long long)held);
-}
-
 static bool changes_format(const struct change *change) {
     return change->before.optimizer != sw_settings_optimizer(&change->self->run->settings);
 }
@@ -352,32 +136,162 @@ static bool changes_layout(const struct change *change) {
     return changes_format(change) || changes_groups(change);
 }
 
-static sw_status convert_layout(struct change *change) {
-    const struct sw_rank_conversion conversion = {.folder = change->self->folder,
-                                                  .run = change->self->run,
-                                                  .before = &change->before,
-                                                  .step = change->step,
-                                                  .ranks = change->ranks,
-                                                  .commit = change->commit};
-    sw_ranks_enter(change->ranks, "laying out the optimizer state anew", change->step);
-    const sw_status status = sw_rank_convert(&conversion, change->store);
+/* Fills this rank's new store from the old ones, which are only read.
+ *
+ * The new store is filled in its own order, grain by grain. If grains hold the same elements as before, their records
+ * are copied as they are. Otherwise each run of elements of a grain is looked up by the tensor's name. Filling in the
+ * order of the old stores would read each of them once, but would write grains in pieces.
+ *
+ * A conversion rounds moments to nearest: stochastic rounding belongs to a step, and a conversion is not one. */
+
+enum { WRITE_GRAINS = 16, IO_DEPTH = 32 };
+
+struct filler {
+    struct change *change;
+    struct sw_state_reader *old;
+    int old_part;        /* the tensor rank whose records are copied */
+    struct sw_units *to; /* units of the new layout; NULL: records are copied as they are */
+    struct sw_store_lane *lane;
+    char *written;                               /* room for WRITE_GRAINS grains of new state */
+    float made[SW_STATE_PARTS * SW_GRAIN_ELEMS]; /* the state of a grain in fp32, laid out like a record */
+};
+
+/* A grain of the new layout while it is filled. */
+struct making {
+    struct filler *self;
+    const struct sw_unit *unit;
+};
+
+/* Takes a run of elements of a tensor into the grain, starting at its element `at`. */
+static sw_status take_run(void *context, int64_t tensor, int64_t whole, int64_t run, int64_t at) {
+    const struct making *making = context;
+    float *const made = making->self->made + at;
+    float *const out[] = {made, made + SW_GRAIN_ELEMS, made + (int64_t)2 * SW_GRAIN_ELEMS};
+    return sw_state_read(making->self->old, making->unit->tensor[tensor].name, whole, run, out);
+}
+
+static sw_status make_grain(struct filler *self, int64_t unit, int64_t grain, char *out) {
+    const struct sw_moment_rounding nearest = {.rounding = SW_ROUND_NEAREST};
+    struct making making = {.self = self, .unit = &self->to->unit[unit]};
+    memset(&self->made, 0, sizeof self->made);
+    SW_TRY(sw_unit_walk(making.unit, grain * SW_GRAIN_ELEMS, SW_GRAIN_ELEMS, take_run, &making));
+    sw_record_from_fp32(self->to->optimizer, grain >= making.unit->wide_grain, &nearest, self->made, out);
+    return SW_OK;
+}
+
+static sw_status make_grains(struct filler *self, int64_t unit, int64_t first, int64_t count) {
+    const int64_t grain_bytes = sw_optimizer_grain_bytes(sw_store_optimizer(self->change->store));
+    if (self->to == NULL)
+        return sw_state_records(self->old, self->old_part, unit, first, count, self->written);
+    for (int64_t g = 0; g < count; g++)
+        SW_TRY(make_grain(self, unit, first + g, self->written + g * grain_bytes));
+    return SW_OK;
+}
+
+static sw_status fill_unit(struct filler *self, int64_t unit) {
+    const struct sw_store *store = self->change->store;
+    const int64_t end = sw_store_unit_first(store, unit) + sw_store_unit_grains(store, unit);
+    for (int64_t first = sw_store_unit_first(store, unit), count; first < end; first += count) {
+        count = sw_min_i64(WRITE_GRAINS, end - first);
+        SW_TRY(make_grains(self, unit, first, count));
+        const struct sw_store_transfer transfer = {.write = true,
+                                                   .kind = SW_STORE_OPTIMIZER,
+                                                   .unit = unit,
+                                                   .first_grain = first,
+                                                   .grains = count,
+                                                   .buf = self->written};
+        SW_TRY(sw_store_transfer(self->lane, &transfer));
+        sw_ranks_tick(self->change->ranks);
+    }
+    return SW_OK;
+}
+
+/* Returns the units of this rank's new store. */
+static sw_status new_units(const struct sw_run *run, sw_optimizer_format format, struct sw_units **out) {
+    const int tensor_ranks = (int)sw_settings_tensor_ranks(&run->settings);
+    return tensor_ranks > 1
+               ? sw_model_rank_units(&run->config, tensor_ranks, (int)sw_settings_tensor_rank(&run->settings),
+                                     run->settings.tiles, format, out)
+               : sw_model_units(&run->config, run->settings.tiles, format, NULL, out);
+}
+
+/* Checks that grains of an old store hold the same elements as those of the new one. */
+static sw_status check_same(const struct sw_store *old, const struct sw_store *store) {
+    bool same = sw_store_unit_count(old) == sw_store_unit_count(store);
+    for (int64_t unit = 0; same && unit < sw_store_unit_count(store); unit++)
+        same = sw_store_unit_whole_grains(old, unit) == sw_store_unit_whole_grains(store, unit);
+    return same ? SW_OK : sw_fail(SW_ERR_CORRUPT, "the store belongs to another model than run.json");
+}
+
+/* Opens the old stores: all of them for a new layout, otherwise those that have grains of this rank. */
+static sw_status open_all_old(struct filler *self, bool *wanted) {
+    struct change *change = self->change;
+    const struct sw_state_spec spec = {.folder = change->self->folder,
+                                       .run = &change->before,
+                                       .step = change->step,
+                                       .wanted = self->to != NULL ? NULL : wanted};
+    for (int64_t owner = 0; owner < change->before.ranks; owner++)
+        wanted[owner] = needs(change, owner);
+    SW_TRY(sw_state_open_stores(&spec, &self->old));
+    const struct sw_store_set *old = sw_state_stores(self->old);
+    for (int s = 0; self->to == NULL && s < old->count; s++)
+        if (old->store[s] != NULL)
+            SW_TRY(check_same(old->store[s], change->store));
+    self->old_part = (int)(sw_ranks_rank(change->ranks) % change->before.tensor_ranks);
+    return SW_OK;
+}
+
+static sw_status open_filler(struct filler *self, bool *wanted) {
+    struct sw_store *store = self->change->store;
+    void *written = NULL;
+    const int64_t bytes = WRITE_GRAINS * sw_optimizer_grain_bytes(sw_store_optimizer(store));
+    if (changes_layout(self->change)) {
+        SW_TRY(new_units(self->change->self->run, sw_store_optimizer(store), &self->to));
+        if (!sw_run_store_is_of(store, self->to))
+            return sw_fail(SW_ERR_INTERNAL, "the new store is of another model");
+    }
+    if (posix_memalign(&written, SW_BUFFER_ALIGN_BYTES, (size_t)bytes) != 0)
+        return sw_fail(SW_ERR_NOMEM, "no memory to lay out a store anew");
+    self->written = written;
+    SW_TRY(open_all_old(self, wanted));
+    return sw_store_lane_open(store, IO_DEPTH, &self->lane);
+}
+
+static sw_status fill_all(struct filler *self, bool *wanted) {
+    SW_TRY(open_filler(self, wanted));
+    for (int64_t unit = 0; unit < sw_store_unit_count(self->change->store); unit++)
+        SW_TRY(fill_unit(self, unit));
+    *self->change->commit = *sw_state_commit(self->old);
+    return SW_OK;
+}
+
+static sw_status fill_own(struct change *change) {
+    struct filler *self = calloc(1, sizeof *self);
+    bool *wanted = calloc((size_t)change->before.ranks, sizeof *wanted);
+    sw_status status = sw_fail(SW_ERR_NOMEM, "no memory to lay out a store anew");
+    if (self != NULL && wanted != NULL) {
+        sw_error_clear();
+        self->change = change;
+        status = fill_all(self, wanted);
+        sw_store_lane_close(self->lane);
+        sw_state_close(self->old);
+        sw_units_destroy(self->to);
+        free(self->written);
+    }
+    free(wanted);
+    free(self);
+    return status;
+}
+
+static sw_status fill(struct change *change) {
+    sw_ranks_enter(change->ranks,
+                   changes_layout(change) ? "laying out the optimizer state anew"
+                                          : "taking over the stores of other ranks",
+                   change->step);
+    const sw_status status = fill_own(change);
     sw_ranks_leave(change->ranks);
     SW_TRY(sw_ranks_agree_on_error(change->ranks, status));
     return sw_rank_agree_on_commit(change->ranks, change->commit);
-}
-
-/* Takes turns: no two ranks have the same old store open in one turn. */
-static sw_status fill(struct change *change) {
-    const int64_t ranks = sw_ranks_count(change->ranks), rank = sw_ranks_rank(change->ranks);
-    const int64_t turns = sw_max_i64(ranks, change->before.ranks);
-    for (int64_t turn = 0; turn < turns; turn++) {
-        sw_ranks_enter(change->ranks, "taking over the stores of other ranks", turn);
-        const sw_status status = take_from(change, (rank + turn) % turns);
-        sw_ranks_leave(change->ranks);
-        SW_TRY(sw_ranks_agree_on_error(change->ranks, status));
-    }
-    SW_TRY(sw_rank_agree_on_commit(change->ranks, change->commit));
-    return sw_ranks_agree_on_error(change->ranks, check_complete(change));
 }
 
 static sw_status write_run(const struct change *change) {
@@ -526,7 +440,7 @@ static sw_status go_through(struct change *change) {
     SW_TRY(remove_orphans(change));
     SW_TRY(announce_new(change));
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_rank_make(change->self, change->id, &change->store)));
-    SW_TRY(changes_layout(change) ? convert_layout(change) : fill(change));
+    SW_TRY(fill(change));
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_store_commit(change->store, change->step, 0, change->commit->meta)));
     SW_TRY(replace(change));
     say_changed(change);

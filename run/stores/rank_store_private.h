@@ -31,14 +31,4 @@ sw_status sw_rank_check_whole(struct sw_ranks *ranks, struct sw_store *store);
 /* Tells whether --nvme differs from run.json. */
 bool sw_rank_has_new_places(const struct sw_run *run);
 
-/* The conversion of a run's optimizer state to another format, or to other tensor groups. */
-struct sw_rank_conversion {
-    const char *folder;
-    const struct sw_run *run;    /* has the model, and the new settings */
-    const struct sw_run *before; /* has the old stores and their layout */
-    int64_t step;                /* newest step that all old stores have */
-    struct sw_ranks *ranks;
-    struct sw_store_commit *commit; /* receives the commit of that step */
-};
-
 #endif

@@ -6,7 +6,6 @@
 #include "model/hf/config.h"
 #include "model/model.h"
 #include "offload/plan/shard.h"
-#include "run/folder/group_reader.h"
 #include "run/folder/run.h"
 #include "run/folder/state.h"
 #include "run/stores/rank_store.h"
@@ -320,12 +319,9 @@ static void commit_some(int committing) {
 }
 
 /* Reads every tensor whole, by its name, and compares all parts of its state. */
-static void read_tensors(int64_t step) {
-    struct sw_state_reader *state;
+static void read_tensors(struct sw_state_reader *state, int64_t step) {
     struct sw_units *units;
     require(sw_model_units(&job.run.config, 1, SW_OPTIMIZER_FP32, NULL, &units));
-    require(
-        sw_state_open(&(struct sw_state_spec){.folder = job.folder, .run = &job.run, .step = SW_STORE_NEWEST}, &state));
     for (int64_t unit = 0; unit < units->count; unit++)
         for (int64_t t = 0; t < units->unit[unit].tensor_count; t++) {
             const struct sw_tensor *tensor = &units->unit[unit].tensor[t];
@@ -338,40 +334,40 @@ static void read_tensors(int64_t step) {
                       "an element is not as it was written");
             free(got);
         }
-    check(sw_state_commit(state)->step == step, "the state is of another step");
-    sw_state_close(state);
     sw_units_destroy(units);
 }
 
-/* One process reads the masters of all ranks as if there were one store. */
-static void read_all(int64_t step) {
-    struct sw_store_set set;
-    struct sw_store_reader *reader;
-    enum { AT_ONCE = 3 * SW_GRAIN_ELEMS + 5 };
-    static _Thread_local float got[AT_ONCE], record[SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS];
-    require(sw_run_read(job.folder, &job.run));
-    take_units();
-    if (job.tensor_ranks > 0) {
-        read_tensors(step);
-        return;
-    }
-    require(sw_run_open_stores(job.folder, &job.run, NULL, &set));
-    require(sw_store_reader_open(&set, job.units, 1, &reader));
-    const struct sw_load load = sw_store_reader_load(reader);
-    for (int64_t unit = 0; unit < UNITS; unit++) {
-        const int64_t elems = unit_grains[unit] * SW_GRAIN_ELEMS;
-        for (int64_t first = 0; first < elems; first += AT_ONCE) {
-            const int64_t count = sw_min_i64(AT_ONCE, elems - first);
-            require(load.prepare(load.context, unit, first, count));
-            require(load.fill(load.context, unit, first, count, got));
-            for (int64_t i = 0; i < count; i++) {
-                if (i == 0 || (first + i) % SW_GRAIN_ELEMS == 0)
-                    fill(record, unit, (first + i) / SW_GRAIN_ELEMS, step);
-                check(got[i] == record[(first + i) % SW_GRAIN_ELEMS], "an element is not as it was written");
+/* Reads the records of all grains, some at a time. */
+static void read_records(struct sw_state_reader *state, int64_t step) {
+    enum { AT_ONCE = 4 };
+    const size_t bytes = SW_OPTIMIZER_GRAIN_BYTES;
+    char *got = malloc(AT_ONCE * bytes), *wanted = malloc(bytes);
+    for (int64_t unit = 0; unit < UNITS; unit++)
+        for (int64_t first = 0; first < unit_grains[unit]; first += AT_ONCE) {
+            const int64_t count = sw_min_i64(AT_ONCE, unit_grains[unit] - first);
+            require(sw_state_records(state, 0, unit, first, count, got));
+            for (int64_t g = 0; g < count; g++) {
+                fill((float *)(void *)wanted, unit, first + g, step);
+                check(memcmp(got + (size_t)g * bytes, wanted, bytes) == 0, "a grain is not as it was written");
             }
         }
-    }
-    sw_store_reader_close(reader);
+    free(got);
+    free(wanted);
+}
+
+/* One process reads the state of all ranks. */
+static void read_all(int64_t step) {
+    struct sw_state_reader *state;
+    const struct sw_state_spec spec = {.folder = job.folder, .run = &job.run, .step = SW_STORE_NEWEST};
+    require(sw_run_read(job.folder, &job.run));
+    take_units();
+    require(sw_state_open_stores(&spec, &state));
+    if (job.tensor_ranks > 0)
+        read_tensors(state, step);
+    else
+        read_records(state, step);
+    check(sw_state_commit(state)->step == step, "the state is of another step");
+    sw_state_close(state);
 }
 
 struct arguments {

@@ -2,7 +2,7 @@
 #include "tests/io/store_support.h"
 
 #include "core/size.h"
-#include "run/folder/group_reader.h"
+#include "run/folder/state.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -63,21 +63,22 @@ static void no_weight_is_used_before_it_was_checked(void **state) {
     for (test_seed = 1; test_seed <= SEEDS; test_seed++) {
         struct careless careless[STORES];
         struct sw_store_set stores = {.count = STORES, .store = calloc(STORES, sizeof(struct sw_store *))};
-        struct sw_store_reader *reader;
+        struct sw_state_reader *reader;
+        struct sw_load load;
         for (int rank = 0; rank < STORES; rank++) {
             char name[16] = {(char)('a' + rank), (char)('a' + test_seed)};
             const struct store_directories directories = make_store_directories(new_subdirectory(*state, name), 1);
             stores.store[rank] = make_store(&directories, rank, &careless[rank]);
         }
-        CHECK_OK(sw_store_reader_open(&stores, &units, 1, &reader));
-        const struct sw_load load = sw_store_reader_load(reader);
+        CHECK_OK(sw_state_take_stores(&stores, &units, 1, &reader));
+        CHECK_OK(sw_state_load(reader, &units, &load));
         CHECK_OK(load.prepare(load.context, 0, 0, unit.elems));
         CHECK_OK(load.fill(load.context, 0, 0, unit.elems, weights));
         for (int64_t grain = 0; grain < GRAINS; grain++) {
             fill_grain(wanted, SW_OPTIMIZER_GRAIN_BYTES, 0, grain, 1);
             CHECK(memcmp(weights + grain * SW_GRAIN_ELEMS, wanted, SW_GRAIN_ELEMS * sizeof *weights) == 0);
         }
-        sw_store_reader_close(reader);
+        sw_state_close(reader);
     }
     free(weights);
     free(wanted);
