@@ -1,6 +1,7 @@
-/* The formats of a frozen base's weights: elements of the compute type, int8, or 4-bit NormalFloat with doubly
- * quantized scales (QLoRA, Dettmers et al., arXiv 2305.14314). Each grain of a unit's vector has a record of its own,
- * so it is made, moved and checked by itself. Numbers of several bytes are little-endian.
+/* The formats of a frozen base's weights: elements of the compute type; int8, or 4-bit NormalFloat with doubly
+ * quantized scales (QLoRA, Dettmers et al., arXiv 2305.14314), which are made from any weights; and fp8 and MXFP4,
+ * which a checkpoint has and the base keeps unchanged. Each grain of a unit's vector has a record of its own, so it is
+ * made, moved and checked by itself. Numbers of several bytes are little-endian.
  *
  * int8: the record of SW_QUANT_INT8 (core/quant.h), which is LLM.int8()'s rounding by the largest magnitude (Dettmers
  * et al., arXiv 2208.07339, section 2.1) for blocks of 256 elements instead of rows. bitsandbytes quantizes the scales
@@ -21,16 +22,28 @@
  *
  * An element becomes the level of its code times sw_nf4_scale of its block. If an element is an infinity or a NaN, the
  * grain's spread and offset are NaN, its codes those of level 0, and all its elements become the NaN SW_QUANT_NAN_BITS:
- * such weights stay an error. */
+ * such weights stay an error.
+ *
+ * fp8: an e4m3 code for each element (core/fp8.h) and an fp32 scale for each 128. In checkpoints (DeepSeek-V3, arXiv
+ * 2412.19437, section 3.3) 128 x 128 elements of a matrix have one scale, or a row or the whole matrix has. Each 128
+ * neighbours of a row then share a scale, and where rows are multiples of 128 long, so do each 128 neighbours of a
+ * unit's vector. An element becomes its code's number times the scale, rounded once.
+ *
+ * mxfp4 (OCP Microscaling Formats 1.0): a 4-bit e2m1 code for each element and a scale for each 32 neighbours of a row.
+ * A scale is a byte that stands for 2^(byte - 127), or NaN if it is 255. The product of number and scale is exact
+ * unless it is above the largest number, and then it is an infinity.
+ *
+ * In both, elements that are not a number become the NaN SW_QUANT_NAN_BITS. */
 #ifndef SW_CORE_BASE_FORMAT_H
 #define SW_CORE_BASE_FORMAT_H
 
+#include "core/fp8.h"
 #include "core/quant.h"
 
 #include <float.h>
 #include <stddef.h>
 
-typedef enum { SW_BASE_TYPED = 0, SW_BASE_INT8, SW_BASE_NF4 } sw_base_format;
+typedef enum { SW_BASE_TYPED = 0, SW_BASE_INT8, SW_BASE_NF4, SW_BASE_FP8, SW_BASE_MXFP4 } sw_base_format;
 
 /* Kernels call these functions too, and CUDA's compiler must be told so. */
 #ifdef __CUDACC__
@@ -47,6 +60,12 @@ enum {
     SW_NF4_SCALE_LEVELS = 256,
     SW_NF4_SCALE_ZERO = 127, /* the code of level 0; codes at the same distance from it have opposite levels */
     SW_NF4_SCALE_ONE = 255,  /* the code of level 1, which has no opposite */
+    SW_FP8_BASE_BLOCK_ELEMS = 128,
+    SW_FP8_BASE_BLOCKS = SW_GRAIN_ELEMS / SW_FP8_BASE_BLOCK_ELEMS,
+    SW_MXFP4_LEVELS = 16,
+    SW_MXFP4_BLOCK_ELEMS = 32,
+    SW_MXFP4_BLOCKS = SW_GRAIN_ELEMS / SW_MXFP4_BLOCK_ELEMS,
+    SW_MXFP4_SCALE_NAN = 255,
 };
 
 /* A grain's record in nf4. Of two codes in a byte, the first has the lower half. */
@@ -64,16 +83,52 @@ static_assert(offsetof(struct sw_nf4_record, spread) == 8448, "scales follow the
 static_assert(SW_NF4_RECORDS_OF_PAGES * SW_NF4_RECORD_BYTES % SW_BUFFER_ALIGN_BYTES == 0,
               "a run of records allows direct I/O");
 
+/* A grain's record in fp8. */
+struct sw_fp8_record {
+    uint8_t codes[SW_GRAIN_ELEMS];
+    float scales[SW_FP8_BASE_BLOCKS];
+};
+#define SW_FP8_RECORD_BYTES 16896
+static_assert(sizeof(struct sw_fp8_record) == SW_FP8_RECORD_BYTES, "the record is part of the on-disk format");
+
+/* A grain's record in mxfp4. Of two codes in a byte, the first has the lower half. */
+struct sw_mxfp4_record {
+    uint8_t codes[SW_GRAIN_ELEMS / 2];
+    uint8_t scales[SW_MXFP4_BLOCKS];
+};
+#define SW_MXFP4_RECORD_BYTES 8704
+static_assert(sizeof(struct sw_mxfp4_record) == SW_MXFP4_RECORD_BYTES, "the record is part of the on-disk format");
+
 /* Returns the name that flags and messages use. */
 static inline const char *sw_base_format_name(sw_base_format format) {
-    if (format == SW_BASE_TYPED)
-        return "compute";
-    return format == SW_BASE_NF4 ? "nf4" : "int8";
+    switch (format) {
+    case SW_BASE_INT8: return "int8";
+    case SW_BASE_NF4: return "nf4";
+    case SW_BASE_FP8: return "fp8";
+    case SW_BASE_MXFP4: return "mxfp4";
+    case SW_BASE_TYPED: break;
+    }
+    return "compute";
 }
 
 /* Returns the bytes of a grain's record. */
 static inline int64_t sw_base_grain_bytes(sw_base_format format) {
-    return format == SW_BASE_NF4 ? (int64_t)SW_NF4_RECORD_BYTES : sw_quant_grain_bytes(SW_QUANT_INT8);
+    switch (format) {
+    case SW_BASE_NF4: return SW_NF4_RECORD_BYTES;
+    case SW_BASE_FP8: return SW_FP8_RECORD_BYTES;
+    case SW_BASE_MXFP4: return SW_MXFP4_RECORD_BYTES;
+    case SW_BASE_INT8:
+    case SW_BASE_TYPED: break;
+    }
+    return sw_quant_grain_bytes(SW_QUANT_INT8);
+}
+
+/* Returns how many neighbours of a row share a scale in a format that only checkpoints have; 0: bases of this format
+ * are made from any weights. */
+static inline int64_t sw_base_stored_elems(sw_base_format format) {
+    if (format == SW_BASE_FP8)
+        return SW_FP8_BASE_BLOCK_ELEMS;
+    return format == SW_BASE_MXFP4 ? SW_MXFP4_BLOCK_ELEMS : 0;
 }
 
 /* Returns a level of nf4 (appendix E of the paper). Comparisons take the place of a table, which a GPU would have to
@@ -121,6 +176,20 @@ SW_BASE_INLINE float sw_nf4_scale(float level, float spread, float offset) {
     if (scale > FLT_MAX)
         return FLT_MAX;
     return scale < 0.0f ? 0.0f : scale;
+}
+
+/* Returns the number of an e2m1 code: 0, 0.5, 1, 1.5, 2, 3, 4 or 6, and its opposite for codes from 8 on. */
+SW_BASE_INLINE float sw_mxfp4_level(int code) {
+    const int magnitude = code & 7;
+    const int halves = magnitude < 2 ? magnitude : (2 | (magnitude & 1)) << ((magnitude >> 1) - 1);
+    const float level = 0.5f * (float)halves;
+    return (code & 8) != 0 ? -level : level;
+}
+
+/* Returns the scale that a byte stands for. The smallest is not a normal number. */
+SW_BASE_INLINE float sw_mxfp4_scale(unsigned byte) {
+    const uint32_t power = byte == 0 ? UINT32_C(0x00400000) : (uint32_t)byte << 23;
+    return sw_fp8_float(byte == (unsigned)SW_MXFP4_SCALE_NAN ? SW_QUANT_NAN_BITS : power);
 }
 
 #endif

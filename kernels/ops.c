@@ -319,6 +319,7 @@ static double quantize_base(const void *args) {
     const struct sw_quantize_base *op = args;
     const int64_t elems = op->grains * SW_GRAIN_ELEMS;
     assert(op->from != NULL && op->records != NULL && is_aligned(op->from) && is_aligned(op->records));
+    assert(sw_base_stored_elems(op->format) == 0);
     return bytes_of(op->type, (double)elems, 0.0) + base_bytes(op->format, elems);
 }
 

@@ -113,7 +113,7 @@ struct sw_quantize_base {
 #define sw_quantize_base(stream, ...)                                                                                  \
     sw_device_run(stream, SW_DEVICE_QUANTIZE_BASE, &(const struct sw_quantize_base){__VA_ARGS__})
 
-/* to (of type) = elements [first_elem, first_elem + elems) of a unit, from the records of its grains in int8 or nf4.
+/* to (of type) = elements [first_elem, first_elem + elems) of a unit, from the records of its grains in any format.
  * Every implementation has the bits of ref/base_format.c, those of NaN included. */
 struct sw_dequantize_base {
     sw_dtype type;

@@ -8,8 +8,10 @@ enum {
     HALF_BYTES = 16, /* of the vectors by which codes are looked up, whatever the instruction set */
     SCALE_NUMBERS = SW_NF4_SCALE_ONE - SW_NF4_SCALE_ZERO,
 };
-static_assert(SW_TILE_ELEMS % SW_QUANT_BLOCK_ELEMS == 0 && SW_TILE_ELEMS % SW_NF4_BLOCK_ELEMS == 0,
+static_assert(SW_TILE_ELEMS % SW_QUANT_BLOCK_ELEMS == 0 && SW_TILE_ELEMS % SW_NF4_BLOCK_ELEMS == 0 &&
+                  SW_TILE_ELEMS % SW_FP8_BASE_BLOCK_ELEMS == 0 && SW_TILE_ELEMS % SW_MXFP4_BLOCK_ELEMS == 0,
               "a tile has whole blocks");
+static_assert((int)SW_MXFP4_LEVELS == (int)SW_NF4_LEVELS, "tables of levels fit both formats");
 
 /* An op being shared by threads, and the tables of its codes. */
 struct quantizing {
@@ -19,7 +21,7 @@ struct quantizing {
 };
 struct dequantizing {
     const struct sw_dequantize_base *op;
-    float level[SW_NF4_LEVELS];
+    float level[SW_NF4_LEVELS]; /* of nf4 or mxfp4 */
     float scale_level[SW_NF4_SCALE_LEVELS];
 };
 
@@ -158,10 +160,12 @@ SW_INLINE void store_values(const sw_dtype type, const struct values *values, __
 }
 #endif
 
-SW_INLINE void decode_codes(const sw_dtype type, const uint8_t *codes, const struct values *values, char *to) {
+/* Decodes the codes of a block of `elems` elements. */
+SW_INLINE void decode_codes(const sw_dtype type, const int elems, const uint8_t *codes, const struct values *values,
+                            char *to) {
     const int bytes = type == SW_F32 ? 4 : 2;
 #if defined(__AVX__)
-    for (int i = 0; i < SW_NF4_BLOCK_ELEMS / 2; i += HALF_BYTES) {
+    for (int i = 0; i < elems / 2; i += HALF_BYTES) {
         const __m128i both = _mm_loadu_si128((const __m128i *)(const void *)(codes + i)), mask = _mm_set1_epi8(15);
         const __m128i first = _mm_and_si128(both, mask), second = _mm_and_si128(_mm_srli_epi16(both, 4), mask);
         char *here = to + (int64_t)2 * i * bytes;
@@ -169,7 +173,7 @@ SW_INLINE void decode_codes(const sw_dtype type, const uint8_t *codes, const str
         store_values(type, values, _mm_unpackhi_epi8(first, second), here + (int64_t)HALF_BYTES * bytes);
     }
 #else
-    for (int i = 0; i < SW_NF4_BLOCK_ELEMS / 2; i++) {
+    for (int i = 0; i < elems / 2; i++) {
         memcpy(to + (int64_t)2 * i * bytes, values->number + (codes[i] & 15) * bytes, (size_t)bytes);
         memcpy(to + ((int64_t)2 * i + 1) * bytes, values->number + (codes[i] >> 4) * bytes, (size_t)bytes);
     }
@@ -183,7 +187,31 @@ SW_INLINE void decode_nf4(const sw_dtype type, const struct dequantizing *d, con
     for (int64_t i = at; i < at + SW_TILE_ELEMS; i += SW_NF4_BLOCK_ELEMS) {
         const float scale_level = d->scale_level[record->scale_codes[i / SW_NF4_BLOCK_ELEMS]];
         make_values(type, d->level, sw_nf4_scale(scale_level, record->spread, record->offset), &values);
-        decode_codes(type, record->codes + i / 2, &values, to + (i - at) * bytes);
+        decode_codes(type, SW_NF4_BLOCK_ELEMS, record->codes + i / 2, &values, to + (i - at) * bytes);
+    }
+}
+
+SW_INLINE void decode_mxfp4(const sw_dtype type, const struct dequantizing *d, const struct sw_mxfp4_record *record,
+                            int64_t at, char *to) {
+    const int64_t bytes = type == SW_F32 ? 4 : 2;
+    struct values values;
+    for (int64_t i = at; i < at + SW_TILE_ELEMS; i += SW_MXFP4_BLOCK_ELEMS) {
+        make_values(type, d->level, sw_mxfp4_scale(record->scales[i / SW_MXFP4_BLOCK_ELEMS]), &values);
+        decode_codes(type, SW_MXFP4_BLOCK_ELEMS, record->codes + i / 2, &values, to + (i - at) * bytes);
+    }
+}
+
+SW_INLINE void decode_fp8(const sw_dtype type, const struct sw_fp8_record *record, int64_t at, char *to) {
+    _Alignas(64) float values[SW_FP8_BASE_BLOCK_ELEMS];
+    const float nan = sw_quant_float(SW_QUANT_NAN_BITS);
+    for (int64_t i = at; i < at + SW_TILE_ELEMS; i += SW_FP8_BASE_BLOCK_ELEMS) {
+        const float scale = record->scales[i / SW_FP8_BASE_BLOCK_ELEMS];
+        for (int v = 0; v < SW_FP8_BASE_BLOCK_ELEMS; v++) {
+            const float value = sw_fp8_value(SW_FP8_E4M3, record->codes[i + v]) * scale;
+            values[v] = isnan(value) ? nan : value;
+        }
+        for (int v = 0; v < SW_FP8_BASE_BLOCK_ELEMS; v += SW_LANES)
+            sw_store(type, to, i - at + v, sw_vec_load(values + v));
     }
 }
 
@@ -201,6 +229,10 @@ SW_INLINE void decode_tile(const sw_dtype type, const struct dequantizing *d, in
     const char *record = (const char *)d->op->records + elem / SW_GRAIN_ELEMS * sw_base_grain_bytes(d->op->format);
     if (d->op->format == SW_BASE_NF4)
         decode_nf4(type, d, (const struct sw_nf4_record *)(const void *)record, at, to);
+    else if (d->op->format == SW_BASE_MXFP4)
+        decode_mxfp4(type, d, (const struct sw_mxfp4_record *)(const void *)record, at, to);
+    else if (d->op->format == SW_BASE_FP8)
+        decode_fp8(type, (const struct sw_fp8_record *)(const void *)record, at, to);
     else
         decode_int8(type, record, at, to);
 }
@@ -227,7 +259,7 @@ static sw_status dequantize_base(struct sw_stream *stream, const void *args) {
     const struct sw_dequantize_base *op = args;
     struct dequantizing d = {.op = op};
     for (int i = 0; i < SW_NF4_LEVELS; i++)
-        d.level[i] = sw_nf4_level(i);
+        d.level[i] = op->format == SW_BASE_MXFP4 ? sw_mxfp4_level(i) : sw_nf4_level(i);
     for (int i = 0; i < SW_NF4_SCALE_LEVELS; i++)
         d.scale_level[i] = sw_nf4_scale_level(i);
     const int64_t tiles = sw_div_up(op->first_elem % SW_TILE_ELEMS + op->elems, SW_TILE_ELEMS);

@@ -1,5 +1,5 @@
 /* Elements of a frozen base from its records, with the bits of ref/base_format.c. A block first makes the scales of its
- * elements, a thread each, and the levels of nf4; a thread then takes vectors of eight elements. */
+ * elements, each thread one or two, and the levels of 4-bit codes; a thread then takes vectors of eight elements. */
 #include "kernels/cuda/grid.cuh"
 
 #include "core/base_format.h"
@@ -12,17 +12,21 @@ enum {
 
 /* The bytes of a grain's record and the elements of a scale, as core/base_format.h has them for the host. */
 template <sw_base_format format> struct layout_of {
-    static constexpr bool nf4 = format == SW_BASE_NF4;
-    static constexpr int64_t record_bytes =
-        nf4 ? (int64_t)SW_NF4_RECORD_BYTES : SW_GRAIN_ELEMS + SW_QUANT_GRAIN_BLOCKS * (int64_t)sizeof(float);
-    static constexpr int scale_elems = nf4 ? (int)SW_NF4_BLOCK_ELEMS : (int)SW_QUANT_BLOCK_ELEMS;
+    static constexpr bool nf4 = format == SW_BASE_NF4, mxfp4 = format == SW_BASE_MXFP4, fp8 = format == SW_BASE_FP8;
+    static constexpr int64_t record_bytes = nf4     ? (int64_t)SW_NF4_RECORD_BYTES
+                                            : mxfp4 ? (int64_t)SW_MXFP4_RECORD_BYTES
+                                            : fp8   ? (int64_t)SW_FP8_RECORD_BYTES
+                                                    : SW_GRAIN_ELEMS + SW_QUANT_GRAIN_BLOCKS * (int64_t)sizeof(float);
+    static constexpr int scale_elems = nf4     ? (int)SW_NF4_BLOCK_ELEMS
+                                       : mxfp4 ? (int)SW_MXFP4_BLOCK_ELEMS
+                                       : fp8   ? (int)SW_FP8_BASE_BLOCK_ELEMS
+                                               : (int)SW_QUANT_BLOCK_ELEMS;
     static constexpr int scales = BLOCK_ELEMS / scale_elems + 1; /* a block need not begin with a scale's elements */
-    static constexpr int byte_codes = nf4 ? 2 : 1;
+    static constexpr int scale_turns = (scales + SW_BLOCK_THREADS - 1) / SW_BLOCK_THREADS; /* scales of a thread */
+    static constexpr int byte_codes = nf4 || mxfp4 ? 2 : 1;
     static constexpr int code_bits = 8 / byte_codes;
     static constexpr int words = SW_ELEMS * code_bits / 32; /* words of a vector's codes */
 };
-static_assert(layout_of<SW_BASE_NF4>::scales <= SW_BLOCK_THREADS, "each thread makes at most one scale");
-
 template <sw_base_format format>
 static __device__ __forceinline__ const uint8_t *record_of(const uint8_t *records, int64_t elem) {
     return records + elem / SW_GRAIN_ELEMS * layout_of<format>::record_bytes;
@@ -37,6 +41,8 @@ template <sw_base_format format>
 static __device__ __forceinline__ float scale_of(const uint8_t *records, int64_t elem) {
     const uint8_t *record = record_of<format>(records, elem);
     const int block = (int)(elem % SW_GRAIN_ELEMS) / layout_of<format>::scale_elems;
+    if (layout_of<format>::mxfp4)
+        return sw_mxfp4_scale(record[SW_GRAIN_ELEMS / 2 + block]);
     if (!layout_of<format>::nf4)
         return word_float(record + SW_GRAIN_ELEMS + block * (int)sizeof(float));
     const uint8_t *scales = record + SW_GRAIN_ELEMS / 2, *last = scales + SW_NF4_GRAIN_BLOCKS;
@@ -72,8 +78,13 @@ static __device__ __forceinline__ void load_codes(const uint8_t *records, int64_
 template <sw_base_format format>
 static __device__ __forceinline__ float value_of(const uint32_t words[layout_of<format>::words], int i,
                                                  const float levels[SW_NF4_LEVELS], float scale) {
-    const float level = layout_of<format>::nf4 ? levels[words[0] >> (i * 4) & 15u]
-                                               : (float)((int32_t)(words[i / 4] << (24 - i % 4 * 8)) >> 24);
+    typedef layout_of<format> layout;
+    if (layout::fp8) {
+        const float value = sw_fp8_value(SW_FP8_E4M3, (uint8_t)(words[i / 4] >> (i % 4 * 8))) * scale;
+        return value != value ? sw_bits_float(SW_QUANT_NAN_BITS) : value;
+    }
+    const float level = layout::byte_codes == 2 ? levels[words[0] >> (i * 4) & 15u]
+                                                : (float)((int32_t)(words[i / 4] << (24 - i % 4 * 8)) >> 24);
     return scale != scale ? sw_bits_float(SW_QUANT_NAN_BITS) : level * scale;
 }
 
@@ -92,10 +103,14 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
     SW_UNROLL
     for (int v = 0; v < VECTORS && whole; v++)
         load_whole<format>(records, first_elem + first + v * VECTOR_STEP, words[v]);
-    if (thread < layout::scales && (first_scale + thread) * layout::scale_elems < first_elem + elems)
-        scales[thread] = scale_of<format>(records, (first_scale + thread) * layout::scale_elems);
+    SW_UNROLL
+    for (int turn = 0; turn < layout::scale_turns; turn++) {
+        const int s = thread + turn * SW_BLOCK_THREADS;
+        if (s < layout::scales && (first_scale + s) * layout::scale_elems < first_elem + elems)
+            scales[s] = scale_of<format>(records, (first_scale + s) * layout::scale_elems);
+    }
     if (thread < SW_NF4_LEVELS)
-        levels[thread] = sw_nf4_level(thread);
+        levels[thread] = layout::mxfp4 ? sw_mxfp4_level(thread) : sw_nf4_level(thread);
     __syncthreads();
     SW_UNROLL
     for (int v = 0; v < VECTORS && whole; v++) {
@@ -117,16 +132,22 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
     }
 }
 
-template <typename T> static void dequantize(cudaStream_t stream, const sw_dequantize_base *op) {
-    const uint8_t *records = (const uint8_t *)op->records;
+template <typename T, sw_base_format format>
+static void dequantize_format(cudaStream_t stream, const sw_dequantize_base *op) {
     const bool aligned = op->first_elem % SW_ELEMS == 0 && sw_is_aligned(op->to);
-    const unsigned blocks = sw_blocks(op->elems, BLOCK_ELEMS);
-    if (op->format == SW_BASE_NF4)
-        SW_LAUNCH((dequantize_kernel<T, SW_BASE_NF4>), blocks, SW_BLOCK_THREADS, 0, stream, records, op->first_elem,
-                  op->elems, aligned, (T *)op->to);
-    else
-        SW_LAUNCH((dequantize_kernel<T, SW_BASE_INT8>), blocks, SW_BLOCK_THREADS, 0, stream, records, op->first_elem,
-                  op->elems, aligned, (T *)op->to);
+    SW_LAUNCH((dequantize_kernel<T, format>), sw_blocks(op->elems, BLOCK_ELEMS), SW_BLOCK_THREADS, 0, stream,
+              (const uint8_t *)op->records, op->first_elem, op->elems, aligned, (T *)op->to);
+}
+
+template <typename T> static void dequantize(cudaStream_t stream, const sw_dequantize_base *op) {
+    switch (op->format) {
+    case SW_BASE_NF4: return dequantize_format<T, SW_BASE_NF4>(stream, op);
+    case SW_BASE_FP8: return dequantize_format<T, SW_BASE_FP8>(stream, op);
+    case SW_BASE_MXFP4: return dequantize_format<T, SW_BASE_MXFP4>(stream, op);
+    case SW_BASE_INT8:
+    case SW_BASE_TYPED: break;
+    }
+    dequantize_format<T, SW_BASE_INT8>(stream, op);
 }
 
 void sw_cuda_dequantize_base(cudaStream_t stream, const void *args) {

@@ -100,6 +100,22 @@ static float nf4_value(const struct sw_nf4_record *record, int64_t at) {
            sw_nf4_scale(scale_level, record->spread, record->offset);
 }
 
+static float value_of(sw_base_format format, const char *bytes, int64_t at) {
+    const void *record = bytes;
+    const struct sw_fp8_record *fp8 = record;
+    const struct sw_mxfp4_record *mxfp4 = record;
+    switch (format) {
+    case SW_BASE_NF4: return nf4_value(record, at);
+    case SW_BASE_FP8: return sw_fp8_value(SW_FP8_E4M3, fp8->codes[at]) * fp8->scales[at / SW_FP8_BASE_BLOCK_ELEMS];
+    case SW_BASE_MXFP4:
+        return sw_mxfp4_level(mxfp4->codes[at / 2] >> at % 2 * 4 & 15) *
+               sw_mxfp4_scale(mxfp4->scales[at / SW_MXFP4_BLOCK_ELEMS]);
+    case SW_BASE_INT8:
+    case SW_BASE_TYPED: break;
+    }
+    return int8_value(bytes, at);
+}
+
 static sw_status dequantize(struct sw_stream *stream, const void *args) {
     const struct sw_dequantize_base *op = args;
     const uint32_t nan_bits = SW_QUANT_NAN_BITS;
@@ -109,9 +125,7 @@ static sw_status dequantize(struct sw_stream *stream, const void *args) {
     for (int64_t i = 0; i < op->elems; i++) {
         const int64_t grain = (op->first_elem + i) / SW_GRAIN_ELEMS, at = (op->first_elem + i) % SW_GRAIN_ELEMS;
         const char *record = (const char *)op->records + grain * sw_base_grain_bytes(op->format);
-        const float value = op->format == SW_BASE_INT8
-                                ? int8_value(record, at)
-                                : nf4_value((const struct sw_nf4_record *)(const void *)record, at);
+        const float value = value_of(op->format, record, at);
         sw_dtype_store(op->type, op->to, i, isnan(value) ? nan : value);
     }
     return SW_OK;

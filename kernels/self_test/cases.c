@@ -740,6 +740,26 @@ sw_status trial_pack_weights(struct trial *trial) {
     return sw_unpack_weights(trial->stream, SW_BF16, 0, wide_elem, packed, whole);
 }
 
+/* Makes records of a format that only checkpoints have, with codes and scales of every kind. */
+static void make_stored(sw_base_format format, int64_t grains, void *records) {
+    enum { CODE_STEP = 37 };
+    for (int64_t g = 0; g < grains; g++) {
+        uint8_t *record = (uint8_t *)records + g * sw_base_grain_bytes(format);
+        for (int64_t i = 0; i < sw_base_grain_bytes(format); i++)
+            record[i] = (uint8_t)((g + i) * CODE_STEP + i / 256);
+        for (int b = 0; format == SW_BASE_FP8 && b < SW_FP8_BASE_BLOCKS; b++)
+            ((struct sw_fp8_record *)(void *)record)->scales[b] = 0.02f * (1.0f + (float)b);
+    }
+}
+
+static sw_status make_base(struct trial *trial, sw_base_format format, int64_t grains, const void *from,
+                           void *records) {
+    if (sw_base_stored_elems(format) == 0)
+        return sw_quantize_base(trial->stream, trial->type, format, grains, from, records);
+    make_stored(format, grains, records);
+    return SW_OK;
+}
+
 /* A GPU takes the records that the reference made. The values begin and end within a block. */
 sw_status trial_base(struct trial *trial) {
     enum { FIRST = 24, TAIL = 10 };
@@ -747,12 +767,15 @@ sw_status trial_base(struct trial *trial) {
         sw_base_format format;
         const char *records, *values;
     } formats[] = {{SW_BASE_INT8, "records of int8", "values of int8"},
-                   {SW_BASE_NF4, "records of nf4", "values of nf4"}};
-    const bool quantizes = sw_device_info(trial->device).host_memory;
+                   {SW_BASE_NF4, "records of nf4", "values of nf4"},
+                   {SW_BASE_FP8, "records of fp8", "values of fp8"},
+                   {SW_BASE_MXFP4, "records of mxfp4", "values of mxfp4"}};
+    const bool on_host = sw_device_info(trial->device).host_memory;
     const int64_t grains = grains_of(trial), elems = grains * SW_GRAIN_ELEMS - FIRST - TAIL;
     const void *from = trial_input(trial, "elements", trial->type, grains * SW_GRAIN_ELEMS, 0.02f);
-    for (int f = 0; f < 2; f++) {
+    for (size_t f = 0; f < sizeof formats / sizeof formats[0]; f++) {
         const sw_base_format format = formats[f].format;
+        const bool stored = sw_base_stored_elems(format) > 0, quantizes = on_host && !stored;
         void *packed = trial_operand(
             trial, (struct trial_operand){.name = formats[f].records,
                                           .type = ELEMENT_F32,
@@ -763,7 +786,7 @@ sw_status trial_base(struct trial *trial) {
                                                                .elems = elems,
                                                                .compare = COMPARE_BITS});
         if (quantizes ? trial->pass >= TRIAL_REFERENCE : trial->pass == TRIAL_PREPARE)
-            SW_TRY(sw_quantize_base(trial->stream, trial->type, format, grains, from, packed));
+            SW_TRY(make_base(trial, format, grains, from, packed));
         if (trial->pass >= TRIAL_REFERENCE)
             SW_TRY(sw_dequantize_base(trial->stream, trial->type, format, FIRST, elems, packed, to));
     }

@@ -87,12 +87,36 @@ static void records_take_the_bits_of_the_paper(void **state) {
     assert_int_equal(sw_base_grain_bytes(SW_BASE_INT8), 16640);
 }
 
+/* Section 5.3.3 of the specification of the formats: the numbers of e2m1 and of e8m0. */
+static void mxfp4_has_the_numbers_of_its_specification(void **state) {
+    static const float magnitudes[] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+    (void)state;
+    for (int code = 0; code < SW_MXFP4_LEVELS; code++) {
+        const float level = sw_mxfp4_level(code);
+        assert_true(fabsf(level) == magnitudes[code % 8] && (signbit(level) != 0) == (code >= 8));
+    }
+    for (unsigned byte = 0; byte < (unsigned)SW_MXFP4_SCALE_NAN; byte++)
+        assert_true(sw_mxfp4_scale(byte) == ldexpf(1.0f, (int)byte - 127));
+    assert_true(isnan(sw_mxfp4_scale(SW_MXFP4_SCALE_NAN)));
+}
+
+static void stored_formats_keep_the_bytes_of_a_checkpoint(void **state) {
+    (void)state;
+    assert_int_equal(sw_base_grain_bytes(SW_BASE_FP8), SW_GRAIN_ELEMS + SW_GRAIN_ELEMS / 128 * 4);
+    assert_int_equal(sw_base_grain_bytes(SW_BASE_MXFP4), SW_GRAIN_ELEMS / 2 + SW_GRAIN_ELEMS / 32);
+    assert_int_equal(sw_base_stored_elems(SW_BASE_FP8), 128);
+    assert_int_equal(sw_base_stored_elems(SW_BASE_MXFP4), 32);
+    assert_int_equal(sw_base_stored_elems(SW_BASE_NF4), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(levels_are_quantiles),
         cmocka_unit_test(levels_of_scales_are_the_dynamic_type),
         cmocka_unit_test(scales_stay_in_their_range),
         cmocka_unit_test(records_take_the_bits_of_the_paper),
+        cmocka_unit_test(mxfp4_has_the_numbers_of_its_specification),
+        cmocka_unit_test(stored_formats_keep_the_bytes_of_a_checkpoint),
     };
     return cmocka_run_group_tests_name("core/base_format", tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* A frozen base in int8 and nf4: every device has the reference's bits for grains of every kind, errors are bounded by
- * the distances of levels, and the values are those of bitsandbytes' published scheme, which this file works out by
- * itself. */
+/* A frozen base: every device has the reference's bits for grains of every kind. In int8 and nf4 errors are bounded by
+ * the distances of levels, and the values are those of bitsandbytes' published scheme; in fp8 and mxfp4 they are those
+ * of the specifications. This file works both out by itself. */
 #include "tests/kernels/support.h"
 
 #include "core/base_format.h"
@@ -15,6 +15,8 @@
 enum { BLOCK = SW_NF4_BLOCK_ELEMS, BLOCKS = SW_NF4_GRAIN_BLOCKS };
 static const sw_base_format formats[] = {SW_BASE_INT8, SW_BASE_NF4};
 enum { FORMATS = sizeof formats / sizeof formats[0] };
+/* Formats that only checkpoints have. */
+static const sw_base_format stored[] = {SW_BASE_FP8, SW_BASE_MXFP4};
 
 /* The grains of a unit, one of each kind. */
 enum kind {
@@ -112,20 +114,52 @@ static void dequantize_range(struct pair *pair, sw_base_format format, const str
     buffer_free(&want);
 }
 
+/* Makes records of a format that only checkpoints have: each code beside each of its neighbours, among scales of every
+ * magnitude, zeros, infinities and NaN. */
+static struct buffer stored_records(sw_base_format format) {
+    static const float specials[] = {0.0f, -0.0f, 1.0f, -0x1p-149f, 0x1.8p-130f, FLT_MIN, FLT_MAX, INFINITY, NAN};
+    enum { SPECIALS = sizeof specials / sizeof specials[0] };
+    struct buffer records = buffer_random(SW_F32, KINDS * sw_base_grain_bytes(format) / 4, 5, 1.0f);
+    for (int g = 0; g < KINDS; g++) {
+        char *bytes = (char *)records.data + g * sw_base_grain_bytes(format);
+        struct sw_fp8_record *fp8 = (struct sw_fp8_record *)(void *)bytes;
+        struct sw_mxfp4_record *mxfp4 = (struct sw_mxfp4_record *)(void *)bytes;
+        for (int i = 0; format == SW_BASE_FP8 && i < SW_GRAIN_ELEMS; i++)
+            fp8->codes[i] = (uint8_t)(i % 2 == 0 ? i / 2 : g + i / 512);
+        for (int b = 0; format == SW_BASE_FP8 && b < SW_FP8_BASE_BLOCKS; b++)
+            fp8->scales[b] =
+                b % 16 < SPECIALS ? specials[b % 16] : ldexpf(1.0f + (float)b * 0x1.1p-7f, b * 2 - 128 + g);
+        for (int i = 0; format == SW_BASE_MXFP4 && i < SW_GRAIN_ELEMS / 2; i++)
+            mxfp4->codes[i] = (uint8_t)(i + g);
+        for (int b = 0; format == SW_BASE_MXFP4 && b < SW_MXFP4_BLOCKS; b++)
+            mxfp4->scales[b] = (uint8_t)(b + 7 * g);
+    }
+    return records;
+}
+
+/* All elements; parts of blocks; a matrix over the end of a grain; addresses that no vector begins at; one element. */
+static void dequantize_format(struct pair *pair, sw_base_format format, const struct buffer *records) {
+    for (int t = 0; t < TEST_TYPES; t++)
+        dequantize_range(pair, format, records, test_types[t], 0, ELEMS);
+    dequantize_range(pair, format, records, SW_BF16, SW_GRAIN_ELEMS - 64, 8192 + 640);
+    dequantize_range(pair, format, records, SW_F16, 8, 20);
+    dequantize_range(pair, format, records, SW_BF16, 2 * (int64_t)SW_GRAIN_ELEMS - 5, 8203);
+    dequantize_range(pair, format, records, SW_F32, 61, 6);
+    dequantize_range(pair, format, records, SW_F16, 8 * (int64_t)SW_GRAIN_ELEMS - 3, 4000);
+    dequantize_range(pair, format, records, SW_F32, ELEMS - 1, 1);
+}
+
 static void dequantize_all(struct pair *pair) {
     for (int f = 0; f < FORMATS; f++) {
         struct buffer from = unit_of_all_kinds(SW_F32);
         struct buffer records = records_of(pair->ref, formats[f], SW_F32, KINDS, from.data);
-        for (int t = 0; t < TEST_TYPES; t++)
-            dequantize_range(pair, formats[f], &records, test_types[t], 0, ELEMS);
-        /* Parts of blocks; a matrix over the end of a grain; addresses that no vector begins at; one element. */
-        dequantize_range(pair, formats[f], &records, SW_BF16, SW_GRAIN_ELEMS - 64, 8192 + 640);
-        dequantize_range(pair, formats[f], &records, SW_F16, 8, 20);
-        dequantize_range(pair, formats[f], &records, SW_BF16, 2 * (int64_t)SW_GRAIN_ELEMS - 5, 8203);
-        dequantize_range(pair, formats[f], &records, SW_F32, 61, 6);
-        dequantize_range(pair, formats[f], &records, SW_F16, 8 * (int64_t)SW_GRAIN_ELEMS - 3, 4000);
-        dequantize_range(pair, formats[f], &records, SW_F32, ELEMS - 1, 1);
+        dequantize_format(pair, formats[f], &records);
         buffer_free(&from);
+        buffer_free(&records);
+    }
+    for (size_t f = 0; f < sizeof stored / sizeof stored[0]; f++) {
+        struct buffer records = stored_records(stored[f]);
+        dequantize_format(pair, stored[f], &records);
         buffer_free(&records);
     }
 }
@@ -151,6 +185,50 @@ static struct reference open_reference(void) {
 static void close_reference(struct reference *reference) {
     sw_stream_close(reference->stream);
     sw_device_close(reference->device);
+}
+
+/* Returns the number of an e4m3 code by the fields of its bits (Micikevicius et al., arXiv 2209.05433, table 1). */
+static double e4m3(uint8_t code) {
+    const int exponent = code >> 3 & 15, mantissa = code & 7;
+    const double magnitude = exponent == 0 ? ldexp(mantissa, -9) : ldexp(8 + mantissa, exponent - 10);
+    return (code & 0x7f) == 0x7f ? NAN : (code & 0x80) != 0 ? -magnitude : magnitude;
+}
+
+/* Returns the number of an e2m1 code by the fields of its bits. */
+static double e2m1(int code) {
+    const int exponent = code >> 1 & 3, mantissa = code & 1;
+    const double magnitude = exponent == 0 ? 0.5 * mantissa : ldexp(2 + mantissa, exponent - 2);
+    return (code & 8) != 0 ? -magnitude : magnitude;
+}
+
+/* Each product is worked out in double, which holds it exactly, and rounded once. */
+static void stored_values_are_those_of_the_specifications(void **state) {
+    struct reference reference = open_reference();
+    (void)state;
+    for (int f = 0; f < 2; f++) {
+        struct buffer records = stored_records(stored[f]);
+        struct buffer values = values_of(reference.stream, stored[f], KINDS, &records);
+        for (int64_t i = 0; i < ELEMS; i++) {
+            const char *bytes = (char *)records.data + i / SW_GRAIN_ELEMS * sw_base_grain_bytes(stored[f]);
+            const struct sw_fp8_record *fp8 = (const struct sw_fp8_record *)(const void *)bytes;
+            const struct sw_mxfp4_record *mxfp4 = (const struct sw_mxfp4_record *)(const void *)bytes;
+            const int64_t at = i % SW_GRAIN_ELEMS;
+            const uint8_t byte = stored[f] == SW_BASE_FP8 ? fp8->codes[at] : mxfp4->codes[at / 2];
+            const double number = stored[f] == SW_BASE_FP8 ? e4m3(byte) : e2m1(byte >> at % 2 * 4 & 15);
+            const uint8_t power = mxfp4->scales[at / 32 % SW_MXFP4_BLOCKS];
+            const double scale = stored[f] == SW_BASE_FP8 ? (double)fp8->scales[at / 128]
+                                 : power == 255           ? NAN
+                                                          : ldexp(1.0, power - 127);
+            const float want = (float)(number * scale), got = ((float *)values.data)[i];
+            uint32_t bits, want_bits;
+            memcpy(&bits, &got, sizeof bits);
+            memcpy(&want_bits, &want, sizeof want_bits);
+            assert_int_equal(bits, isnan(want) ? SW_QUANT_NAN_BITS : want_bits);
+        }
+        buffer_free(&records);
+        buffer_free(&values);
+    }
+    close_reference(&reference);
 }
 
 static double largest_of(const float *values, int64_t count) {
@@ -377,6 +455,7 @@ int main(void) {
         cmocka_unit_test(values_have_the_references_bits),
     };
     const struct CMUnitTest others[] = {
+        cmocka_unit_test(stored_values_are_those_of_the_specifications),
         cmocka_unit_test(errors_are_bounded),
         cmocka_unit_test(values_are_those_of_bitsandbytes),
         cmocka_unit_test(errors_are_those_of_bitsandbytes),
