@@ -289,13 +289,16 @@ static sw_status loop_keep_names(struct loop *loop) {
         return SW_OK;
     loop->looked_ns = now_ns;
     sw_steplog_keep_name(loop->log);
-    return run_names_keep(loop->names);
+    SW_TRY(run_names_keep(loop->names));
+    return sw_reference_keep(loop->trainer);
 }
 
 static sw_status loop_put_back_names(struct loop *loop) {
     struct sw_ranks *ranks = loop->trainer->ranks;
     sw_ranks_relax_timeout(ranks, true);
     sw_status status = run_names_put_back(loop->names);
+    if (status == SW_OK)
+        status = sw_reference_keep(loop->trainer);
     sw_steplog_keep_name(loop->log);
     status = sw_ranks_agree_on_error(ranks, status);
     sw_ranks_relax_timeout(ranks, false);
@@ -819,7 +822,8 @@ static sw_status open_log(struct loop *loop) {
 
 /* Removes unfinished files that a kill left and that this start may have no reason to write. */
 static void remove_unfinished(const char *folder) {
-    static const char *const names[] = {"timeline.json.partial", "exports/index.json.partial"};
+    static const char *const names[] = {"timeline.json.partial", "exports/index.json.partial",
+                                        SW_REFERENCE_UNFINISHED_NAME, SW_REFERENCE_UNFINISHED_NAME ".partial"};
     char path[SW_RUN_PATH_CHARS];
     SW_HANDLES_ERRORS();
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)

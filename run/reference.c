@@ -20,15 +20,16 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
 enum { VERSION = 1 };
-/* The file of what is done. It is written every second, but takes at most a fiftieth of the time. */
-#define UNFINISHED_NAME "reference.unfinished"
+/* What is done is written every second, but takes at most a fiftieth of the time. */
 #define SAVE_EVERY_NS INT64_C(1000000000)
-enum { LEAST_PAUSE_SAVES = 50 };
+enum { LEAST_PAUSE_SAVES = 50, PIECE_NUMBERS = 4096 };
 #define MAGIC "SWREFER"
+#define ANOTHER_RUN "is that of another run"
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the numbers of the file are little-endian");
 
 struct header {
@@ -155,7 +156,7 @@ static sw_status write_reference(struct sw_trainer *trainer) {
     char path[SW_RUN_PATH_CHARS];
     SW_TRY(write_file(trainer, SW_REFERENCE_NAME, sequences_of(trainer), &trainer->run.reference_digest));
     SW_TRY(sw_run_write(trainer->folder, &trainer->run));
-    SW_TRY(sw_path_join(path, sizeof path, trainer->folder, UNFINISHED_NAME));
+    SW_TRY(sw_path_join(path, sizeof path, trainer->folder, SW_REFERENCE_UNFINISHED_NAME));
     (void)sw_path_unlink(path);
     return SW_OK;
 }
@@ -166,87 +167,116 @@ static sw_status refuse(const char *path, const char *what) {
                    path, what);
 }
 
-/* Reads the whole file. The caller frees *out. */
-static sw_status read_file(const char *folder, const char *name, char path[SW_RUN_PATH_CHARS], char **out,
-                           int64_t *out_bytes) {
-    *out = NULL;
+/* Opens a file and reads its header, which must agree with the file's length. */
+static sw_status open_file(const char *folder, const char *name, char path[SW_RUN_PATH_CHARS], struct header *out,
+                           int *out_file) {
+    int64_t bytes;
     SW_TRY(sw_path_join(path, SW_RUN_PATH_CHARS, folder, name));
-    const int file = sw_path_open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0);
+    const int file = *out_file = sw_path_open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0);
     if (file < 0)
         return sw_fail(SW_ERR_IO,
                        "%s, which holds what the starting weights of the run say of its pairs, cannot be "
                        "opened: %s; restore it from a copy",
                        path, strerror(errno));
-    sw_status status = sw_file_size(file, path, out_bytes);
-    if (status == SW_OK && *out_bytes < (int64_t)(sizeof(struct header) + sizeof(uint64_t)))
-        status = refuse(path, "is cut off");
-    if (status == SW_OK && (*out = malloc((size_t)*out_bytes)) == NULL)
-        status = sw_fail(SW_ERR_NOMEM, "no memory to read %s", path);
-    if (status == SW_OK)
-        status = sw_file_read(file, path, 0, *out, *out_bytes);
-    close(file);
-    return status;
+    SW_TRY(sw_file_size(file, path, &bytes));
+    if (bytes < (int64_t)(sizeof *out + sizeof(uint64_t)))
+        return refuse(path, "is cut off");
+    SW_TRY(sw_file_read(file, path, 0, out, sizeof *out));
+    const bool is_right = memcmp(out->magic, MAGIC, sizeof MAGIC) == 0 && out->trained >= 0 && out->validated >= 0 &&
+                          out->trained <= bytes && out->validated <= bytes && file_bytes(out) == bytes;
+    return is_right ? SW_OK : refuse(path, "is damaged");
 }
 
-/* Compares content with the digests of its end and of run.json. */
-static sw_status check_content(const char *path, const char *content, int64_t bytes, uint64_t digest) {
-    uint64_t sum;
-    const size_t summed = (size_t)bytes - sizeof sum;
-    memcpy(&sum, content + summed, sizeof sum);
-    if (memcmp(content, MAGIC, sizeof MAGIC) != 0 || XXH3_64bits(content, summed) != sum)
-        return refuse(path, "is damaged");
-    return sum == digest ? SW_OK : refuse(path, "is that of another run");
+/* Reads the numbers of an opened file into `out`, one per sequence, and compares all of it with the digest at its end.
+ * `out` may be NULL. */
+static sw_status read_numbers(int file, const char *path, const struct header *header, double *out,
+                              uint64_t *out_digest) {
+    double piece[PIECE_NUMBERS];
+    const int64_t count = header->trained + header->validated;
+    XXH3_state_t *hash = XXH3_createState();
+    if (hash == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to read %s", path);
+    XXH3_64bits_reset(hash);
+    XXH3_64bits_update(hash, header, sizeof *header);
+    sw_status status = SW_OK;
+    for (int64_t at = 0, some; status == SW_OK && at < count; at += some) {
+        double *to = out != NULL ? out + at : piece;
+        some = sw_min_i64(PIECE_NUMBERS, count - at);
+        const int64_t bytes = some * (int64_t)sizeof *to;
+        status = sw_file_read(file, path, (int64_t)sizeof *header + at * (int64_t)sizeof *to, to, bytes);
+        if (status == SW_OK)
+            XXH3_64bits_update(hash, to, (size_t)bytes);
+    }
+    const uint64_t found = XXH3_64bits_digest(hash);
+    XXH3_freeState(hash);
+    if (status == SW_OK)
+        status = sw_file_read(file, path, file_bytes(header) - (int64_t)sizeof found, out_digest, sizeof *out_digest);
+    return status != SW_OK || found == *out_digest ? status : refuse(path, "is damaged");
+}
+
+static sw_status check_digest(const char *path, uint64_t found, const struct sw_run *run) {
+    return found == run->reference_digest ? SW_OK : refuse(path, ANOTHER_RUN);
 }
 
 sw_status sw_reference_check(const char *folder, const struct sw_run *run) {
-    char path[SW_RUN_PATH_CHARS], *content;
-    int64_t bytes;
+    char path[SW_RUN_PATH_CHARS];
+    struct header header;
+    uint64_t digest;
+    int file = -1;
     if (run->reference_digest == 0)
         return SW_OK;
-    sw_status status = read_file(folder, SW_REFERENCE_NAME, path, &content, &bytes);
+    sw_status status = open_file(folder, SW_REFERENCE_NAME, path, &header, &file);
     if (status == SW_OK)
-        status = check_content(path, content, bytes, run->reference_digest);
-    free(content);
+        status = read_numbers(file, path, &header, NULL, &digest);
+    if (status == SW_OK)
+        status = check_digest(path, digest, run);
+    if (file >= 0)
+        close(file);
     return status;
 }
 
+static bool fits(const struct header *header, const struct sw_reference *reference) {
+    return header->trained == reference->trained && header->validated == reference->validated;
+}
+
 static sw_status read_reference(struct sw_trainer *trainer) {
-    char path[SW_RUN_PATH_CHARS], *content;
-    int64_t bytes;
-    SW_TRY(make(trainer->data, &trainer->reference));
+    char path[SW_RUN_PATH_CHARS];
+    struct header header;
+    uint64_t digest;
+    int file = -1;
+    struct sw_reference *reference = &trainer->reference;
+    SW_TRY(make(trainer->data, reference));
+    sw_status status = open_file(trainer->folder, SW_REFERENCE_NAME, path, &header, &file);
+    if (status == SW_OK && !fits(&header, reference))
+        status = refuse(path, ANOTHER_RUN);
+    if (status == SW_OK)
+        status = read_numbers(file, path, &header, reference->of_training, &digest);
+    if (status == SW_OK)
+        status = check_digest(path, digest, &trainer->run);
     const struct header expected = header_of(trainer, sequences_of(trainer));
-    sw_status status = read_file(trainer->folder, SW_REFERENCE_NAME, path, &content, &bytes);
-    if (status == SW_OK)
-        status = check_content(path, content, bytes, trainer->run.reference_digest);
-    if (status == SW_OK && (bytes != file_bytes(&expected) || memcmp(content, &expected, sizeof expected) != 0))
+    if (status == SW_OK && memcmp(&header, &expected, sizeof expected) != 0)
         status = refuse(path, "is of other data");
-    if (status == SW_OK)
-        memcpy(trainer->reference.of_training, content + sizeof expected,
-               (size_t)bytes - sizeof expected - sizeof(uint64_t));
-    free(content);
+    if (file >= 0)
+        close(file);
     return status;
 }
 
 /* Takes the numbers that an earlier start of this run has kept, and returns how many; 0: none. */
 static int64_t take_done(struct sw_trainer *trainer) {
     SW_HANDLES_ERRORS();
-    struct header found = {0};
-    char path[SW_RUN_PATH_CHARS], *content;
-    int64_t bytes;
-    uint64_t sum;
-    sw_status status = read_file(trainer->folder, UNFINISHED_NAME, path, &content, &bytes);
-    if (status == SW_OK) {
-        memcpy(&found, content, sizeof found);
-        memcpy(&sum, content + bytes - (int64_t)sizeof sum, sizeof sum);
-        status = check_content(path, content, bytes, sum);
-    }
-    const struct header expected = header_of(trainer, found.done);
-    const bool is_own = status == SW_OK && memcmp(&found, &expected, sizeof found) == 0 &&
-                        bytes == file_bytes(&expected) && found.done >= 0 && found.done <= sequences_of(trainer);
+    struct header found;
+    char path[SW_RUN_PATH_CHARS];
+    uint64_t digest;
+    int file = -1;
+    sw_status status = open_file(trainer->folder, SW_REFERENCE_UNFINISHED_NAME, path, &found, &file);
+    const struct header expected = header_of(trainer, status == SW_OK ? found.done : 0);
+    const bool is_own = status == SW_OK && memcmp(&found, &expected, sizeof found) == 0 && found.done >= 0 &&
+                        found.done <= sequences_of(trainer);
     if (is_own)
-        memcpy(trainer->reference.of_training, content + sizeof found, (size_t)sequences_of(trainer) * sizeof(double));
-    free(content);
-    return is_own ? found.done : 0;
+        status = read_numbers(file, path, &found, trainer->reference.of_training, &digest);
+    if (file >= 0)
+        close(file);
+    return is_own && status == SW_OK ? found.done : 0;
 }
 
 /* Keeps the numbers that are done. A file that cannot be written only costs work after a kill. */
@@ -256,7 +286,7 @@ static void keep_done(struct pass *p, int64_t done) {
     uint64_t digest;
     if (sw_ranks_rank(p->trainer->ranks) != 0 || begin_ns < p->save_ns)
         return;
-    (void)write_file(p->trainer, UNFINISHED_NAME, done, &digest);
+    (void)write_file(p->trainer, SW_REFERENCE_UNFINISHED_NAME, done, &digest);
     const int64_t end_ns = sw_now_ns();
     p->save_ns = end_ns + sw_max_i64(SAVE_EVERY_NS, LEAST_PAUSE_SAVES * (end_ns - begin_ns));
 }
@@ -311,6 +341,22 @@ static sw_status compute(struct sw_trainer *trainer) {
     SW_TRY(compute_part(&validation, &work));
     sw_long_work_end(&work);
     return check_finite(reference);
+}
+
+sw_status sw_reference_keep(const struct sw_trainer *trainer) {
+    char path[SW_RUN_PATH_CHARS];
+    struct stat info;
+    uint64_t digest;
+    const struct header header = header_of(trainer, sequences_of(trainer));
+    if (trainer->reference.of_training == NULL || sw_ranks_rank(trainer->ranks) != 0)
+        return SW_OK;
+    SW_TRY(sw_path_join(path, sizeof path, trainer->folder, SW_REFERENCE_NAME));
+    if (sw_path_lstat(path, &info) == 0 && S_ISREG(info.st_mode) && info.st_size == file_bytes(&header))
+        return SW_OK;
+    SW_TRY(write_file(trainer, SW_REFERENCE_NAME, sequences_of(trainer), &digest));
+    assert(digest == trainer->run.reference_digest);
+    sw_log_warn("%s was removed or changed while the run trained, and was written anew", path);
+    return SW_OK;
 }
 
 sw_status sw_reference_read(struct sw_trainer *trainer) {

@@ -10,6 +10,8 @@
 #include <stdint.h>
 
 #define SW_REFERENCE_NAME "reference.spillway"
+/* The file of what is done while it is computed. */
+#define SW_REFERENCE_UNFINISHED_NAME "reference.unfinished"
 
 struct sw_run;
 struct sw_trainer;
@@ -26,6 +28,8 @@ sw_status sw_reference_read(struct sw_trainer *trainer);
 /* Computes and writes the reference of a run with --dpo before the first step, unless it was read. The engine must be
  * idle; all ranks call it together. */
 sw_status sw_reference_prepare(struct sw_trainer *trainer);
+/* Writes the file of a run with --dpo again, with a warning, if it was removed while the run trains. */
+sw_status sw_reference_keep(const struct sw_trainer *trainer);
 void sw_reference_release(struct sw_reference *reference);
 
 /* Checks the file of a run against the digest in run.json. Does nothing for a run that has none. */

@@ -287,6 +287,11 @@ def wrong_pairs_are_refused():
                                                                    "--out", path("n.bin")], "--pack", status=2)
 
 
+def long_header(kept):
+    """A header with many more sequences."""
+    return kept[:24] + struct.pack("<3q", 1 << 36, 0, 1 << 36)
+
+
 def a_wrong_reference_is_refused():
     """A file that is gone, damaged, or of another run; verify finds it too."""
     problems = []
@@ -300,9 +305,36 @@ def a_wrong_reference_is_refused():
         os.remove(path("own", FILE)) if found is None else program.write(path("own", FILE), found)
         problems += program.refused(what, ["resume", path("own"), "--steps", STEPS], FILE, words)
         problems += program.refused(f"verify: {what}", ["verify", path("own")], FILE, words)
+    for what, header, words in (("grown", kept[:48], "is damaged"), ("long", long_header(kept), "another run")):
+        program.write(path("own", FILE), header)
+        os.truncate(path("own", FILE), 48 + 8 * (1 << 36) + 8)
+        problems += program.refused(what, ["resume", path("own"), "--steps", STEPS], FILE, words)
     program.write(path("own", FILE), kept)
     program.must("verify", path("own"))
     program.must("resume", path("own"), "--steps", STEPS)
+    return problems
+
+
+def wait_for(is_there):
+    end = time.monotonic() + 60
+    while not is_there() and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def a_removed_reference_is_written_anew():
+    """While the run trains, and once more at its end."""
+    process = program.start(*train("removed", MANY, "--schedule-steps", STEPS, micro_batch=4, steps=10**6))
+    wait_for(lambda: os.path.exists(path("removed", "log.jsonl")) and program.steps_of(path("removed")))
+    kept = content("removed", FILE)
+    os.remove(path("removed", FILE))
+    wait_for(lambda: os.path.exists(path("removed", FILE)))
+    problems = [] if content("removed", FILE) == kept else ["another reference is written while the run trains"]
+    os.remove(path("removed", FILE))
+    process.terminate()
+    _, err = process.communicate(timeout=60)
+    problems += [] if f"{FILE} was removed" in err and "everything is saved" in err else [err[-300:]]
+    if program.run("verify", path("removed")).code != 0 or content("removed", FILE) != kept:
+        problems.append("the reference is not there at the end")
     return problems
 
 
@@ -320,4 +352,5 @@ def plans_and_reports_know_it():
 
 script_test.run(trl_has_the_same_losses, tokens_and_masks_are_those_of_the_pairs, placements_have_the_same_bits,
                 adapters_learn_preferences, a_killed_run_goes_on_with_the_same_bits, a_kill_keeps_what_is_done,
-                ranks_have_the_same_losses, wrong_pairs_are_refused, a_wrong_reference_is_refused, plans_and_reports_know_it)
+                ranks_have_the_same_losses, wrong_pairs_are_refused, a_wrong_reference_is_refused,
+                a_removed_reference_is_written_anew, plans_and_reports_know_it)
