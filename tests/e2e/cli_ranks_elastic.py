@@ -3,10 +3,11 @@
 import filecmp
 import json
 import os
+import shutil
 import subprocess
 
 import hf_folder
-from program import SEQ, command, limits, must, scratch_folder, script_test, text, write
+from program import SEQ, command, limits, must, read_json, refused, scratch_folder, script_test, text, write
 from ranks_jobs import SHAPE, far, mpirun, threads
 
 FOLDER = scratch_folder()
@@ -113,6 +114,35 @@ def units_of_several_pieces_change_ranks():
     return [] if same else ["other weights after a change to 3 ranks"]
 
 
+def with_store_of(name, rank, other):
+    """A copy of a run in which one rank has the store that it has in another copy; either start may have written it."""
+    made, store = path(f"{name}-{rank}-of-{other}"), os.path.join(f"rank-{rank}-of-3", "store.spillway")
+    shutil.copytree(path(name), made)
+    shutil.copy(os.path.join(path(other), store), os.path.join(made, store))
+    file = os.path.join(made, "run.json")
+    told = read_json(file)
+    told["starts"] = read_json(os.path.join(path(other), "run.json"))["starts"] + told["starts"]
+    write(file, json.dumps(told))
+    return os.path.basename(made)
+
+
+def readers_take_the_newest_step_of_all_ranks():
+    """A kill between the commits of ranks leaves a store a step ahead. Nobody reads two steps as one."""
+    together(3, train("even", STEPS, "--place", NVME))
+    wanted, problems = exported("even", "even-out"), []
+    for name, steps, save in (("one", 1, ()), ("two", 2, ()), ("rare", 2, ("--place", "optimizer=host", "--save-every", 100))):
+        shutil.copytree(path("even"), path(name))
+        resume(3, name, STEPS + steps, *save)
+    for behind in (0, 2):
+        uneven = with_store_of("one", behind, "even")
+        if not filecmp.cmp(wanted, exported(uneven, uneven + "-out"), shallow=False):
+            problems.append(f"rank {behind} behind: other weights than those of step {STEPS}")
+    for name, other, words in (("two", "even", f"no commit up to step {STEPS}"), ("rare", "one", f"no commit of step {STEPS + 1}")):
+        uneven = path(with_store_of(name, 0, other))
+        problems += refused(f"{other} beside {name}", ["export", uneven, path("none")], words, watched=[uneven])
+    return problems
+
+
 def the_folder_of_a_run_is_one_for_all_ranks():
     """Each rank works in a folder of its own, and the run's is named from there."""
     here, there = path("here"), path("there")
@@ -181,5 +211,5 @@ def drives_of_ranks_are_named_by_their_numbers():
 
 script_test.run(any_number_of_ranks_has_the_same_state, exports_on_the_way_are_of_all_ranks,
                 stores_of_another_run_stay, training_goes_on_as_on_one_rank, units_of_several_pieces_change_ranks,
-                the_folder_of_a_run_is_one_for_all_ranks, ranks_may_be_given_drives_of_their_own,
+                readers_take_the_newest_step_of_all_ranks, the_folder_of_a_run_is_one_for_all_ranks, ranks_may_be_given_drives_of_their_own,
                 stores_over_several_drives_change_ranks, drives_of_ranks_are_named_by_their_numbers)
