@@ -52,8 +52,8 @@ class Limit:
     """A limit that begins now, of the CPU seconds of process `root` with all that it started; by default, of what this
     process starts."""
 
-    def __init__(self, cpu_s=LIMIT_S, root=None, still_s=STILL_S):
-        self.cpu_s, self.still_s, self.root = cpu_s, still_s, root or os.getpid()
+    def __init__(self, cpu_s=None, root=None, still_s=None):
+        self.cpu_s, self.still_s, self.root = cpu_s or LIMIT_S, still_s or STILL_S, root or os.getpid()
         self.total, self.used, self.marked = cpu_seconds(self.root), 0.0, 0.0
         self.looked = self.marked_at = time.monotonic()
 

@@ -7,6 +7,8 @@ conditions the case reaches, with which values: a condition is forced against wh
 get some seconds each before any gets more. Quick cases come first, and where these were not enough, those that are most about the
 file: that reach what few cases reach there, or caught other mutants of it. A mutant that survived is "open" where some cases that
 reach it were not tried.
+
+A condition that only a failing call reaches is judged by tests/e2e/faults (--faults, tools/fault_mutants.py).
 """
 
 import argparse
@@ -22,23 +24,27 @@ import sys
 import tempfile
 import time
 
+import fault_mutants
 import run_tests
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BUILD = os.path.join(ROOT, "build-mutants")
+WORDS = (" if (", "SW_TRY(", "SW_TRY_GOTO(")
 FOLDERS = ("io/store/", "run/folder/", "run/stores/")
 # Programs whose whole subject is what these folders do, and which need no more than this machine.
 TESTS = ("io:store", "io:layout", "run:rank_stores", "run:departure", "job:room", "fuzz:superblock", "fuzz:run", "fuzz:start",
          "e2e:crash", "e2e:cli_run_folder", "e2e:cli_run_model", "e2e:cli_removed", "e2e:cli_bad_stores", "e2e:cli_verify",
          "e2e:cli_durability", "e2e:cli_interrupted", "e2e:cli_runs", "e2e:cli_freeze", "e2e:cli_export", "e2e:cli_power",
          "e2e:cli_ranks_elastic", "e2e:cli_small_disks", "e2e:cli_optimizer_state", "e2e:cli_loading", "e2e:cli_room",
-         "e2e:cli_early_stop", "e2e:cli_generate", "e2e:cli_tensor", "e2e:cli_ranks_tensor", "run:run_json", "run:store_reader")
+         "e2e:cli_early_stop", "e2e:cli_generate", "e2e:cli_tensor", "e2e:cli_ranks_tensor", "run:run_json", "run:store_reader",
+         "run:group_reader", "e2e:cli_adapters", "e2e:cli_base", "e2e:cli_dpo", "e2e:cli_lora")
 SLOWER = 3  # a mutant's case may take so many times its seconds, and STILL_S more
 STILL_S = 10
 FIRST_S = 4  # the seconds that each mutant gets first; MORE times as many in each further round
 MORE = 4
 WRITE_S = 60
 OUTCOMES = ("caught", "survived", "open", "not reached", "late")
+FAULTS = "e2e:faults"
 LOOK_S = 0.02  # between two looks at what a test has printed
 
 
@@ -48,11 +54,10 @@ def described(what):
         return json.load(file)
 
 
-def declared(names):
-    for test in described("tests"):
-        label = f"{test['suite'][0].split(':')[-1]}:{test['name']}"
-        if label.startswith(TESTS) and label.startswith(names):
-            yield label, test
+def declared(names, among=TESTS):
+    """Returns the tests among these whose labels begin so, by label."""
+    labels = {f"{test['suite'][0].split(':')[-1]}:{test['name']}": test for test in described("tests")}
+    return {label: test for label, test in labels.items() if label.startswith(among) and label.startswith(names)}
 
 
 def build(tests):
@@ -161,13 +166,13 @@ def record(cases, most_s, notes_path):
 
 
 def conditions():
-    """Every line of the folders that has an `if` or a SW_TRY."""
+    """Every line of the folders that has an `if`, a SW_TRY or a SW_TRY_GOTO."""
     for folder in FOLDERS:
         for name in sorted(os.listdir(os.path.join(ROOT, folder))):
             if name.endswith(".c"):
                 with open(os.path.join(ROOT, folder, name), encoding="utf-8") as file:
                     for number, line in enumerate(file, 1):
-                        if " if (" in line or "SW_TRY(" in line:
+                        if any(word in line for word in WORDS):
                             yield f"{folder}{name}:{number}"
 
 
@@ -181,17 +186,31 @@ def texts():
     return found
 
 
+def numbered(lines):
+    """Returns for each condition how many with its text are before it in its file."""
+    times, found = collections.Counter(), {}
+    for condition, text in lines.items():
+        found[condition] = times[condition.split(":")[0], text]
+        times[condition.split(":")[0], text] += 1
+    return found
+
+
 class Mutant:
     """A condition that is forced, and what became of it. "Late" is a case that took too long, though not without the mutant."""
 
-    def __init__(self, condition, text, forced):
+    def __init__(self, condition, text, forced, nth):
         self.condition, self.text, self.forced = condition, text, forced
+        self.nth = nth  # of those with this text in the file
         self.outcome, self.by, self.tried, self.reached = None, None, set(), 0
 
     def told(self):
         outcome = "open" if self.outcome == "survived" and len(self.tried) < self.reached else self.outcome
-        return {"condition": self.condition, "text": self.text, "forced": self.forced, "outcome": outcome, "by": self.by,
+        return {"condition": self.condition, "text": self.text, "nth": self.nth, "forced": self.forced, "outcome": outcome, "by": self.by,
                 "tried": len(self.tried), "reached": self.reached}
+
+    def name(self):
+        """What identifies the mutant where lines have moved."""
+        return self.path(), self.text, self.nth, self.forced
 
     def path(self):
         return self.condition.split(":")[0]
@@ -201,8 +220,9 @@ class Mutant:
 
 
 class Judge:
-    def __init__(self, cases, seen):
+    def __init__(self, cases, seen, first):
         self.cases, self.seen = cases, seen
+        self.first = first  # by a mutant's path and text, the cases that caught such a one before
         self.caught = collections.Counter()
         # How much a case is about a file: each value of the file counts the more, the fewer cases have it.
         self.about = collections.Counter()
@@ -225,7 +245,8 @@ class Judge:
             about = self.about[mutant.path(), label] * (1 + self.caught[mutant.path(), label])
             return (self.seen[label]["seconds"] if is_new else 1) / about
 
-        for label in sorted(set(reached) - mutant.tried, key=cost):
+        likely = self.first[mutant.path(), mutant.text] if is_new else ()
+        for label in sorted(set(reached) - mutant.tried, key=lambda label: (label not in likely, cost(label))):
             if time.monotonic() >= end:
                 return
             mutant.tried.add(label)
@@ -239,17 +260,20 @@ class Judge:
                 return
 
 
-def take_known(path, mutants):
-    """Takes over what an earlier run found. A condition that has moved since is found by its file and its text, where these tell it
-    apart. All but those that were caught are judged again, as this run may have more tests."""
-    times = collections.Counter((mutant.path(), mutant.text, mutant.forced) for mutant in mutants)
+def read_results(path):
     with open(path, encoding="utf-8") as file:
-        results = {(result["condition"].split(":")[0], result["text"], result["forced"]): result for result in json.load(file)["mutants"]}
+        return json.load(file)["mutants"]
+
+
+def take_known(path, mutants):
+    """Takes over what an earlier run found. A condition that has moved since is found by its file, its text, and its place among
+    those of this text. All but those that were caught are judged again, as this run may have more tests."""
+    results = {(result["condition"].split(":")[0], result["text"], result["nth"], result["forced"]): result for result in read_results(path)}
     for mutant in mutants:
-        name = mutant.path(), mutant.text, mutant.forced
-        if times[name] == 1 and name in results and results[name]["outcome"] in ("caught", "survived", "open"):
-            mutant.outcome = "caught" if results[name]["outcome"] == "caught" else "survived"
-            mutant.by = results[name]["by"]
+        result = results.get(mutant.name())
+        if result and result["outcome"] in ("caught", "survived", "open"):
+            mutant.outcome = "caught" if result["outcome"] == "caught" else "survived"
+            mutant.by = result["by"]
 
 
 def write_json(path, value):
@@ -279,29 +303,36 @@ def options_of():
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants that are judged at a time")
     parser.add_argument("--json", metavar="FILE", help="write all results, and every minute those that are there")
     parser.add_argument("--go-on", metavar="FILE", help="judge only what this file of --json does not have as caught")
+    parser.add_argument("--first", metavar="FILE", help="try first the cases that caught such a mutant in this file of --json")
+    parser.add_argument("--faults", action="store_true", help="judge by failing calls, too, what no case catches")
     return parser.parse_args()
 
 
 def main():
     options = options_of()
     end = time.monotonic() + 60 * options.minutes if options.minutes else float("inf")
-    tests = dict(declared(tuple(options.tests.split(","))))
-    build(tests.values())
+    tests = declared(tuple(options.tests.split(",")))
+    faults = declared(FAULTS, FAULTS)[FAULTS]
+    build([*tests.values(), faults])
     lines = texts()
     chosen = [condition for condition in lines if condition.startswith(options.only)]
     random.Random(options.seed).shuffle(chosen)
     chosen = chosen[:round(options.share * len(chosen))]
-    mutants = [Mutant(condition, lines[condition], forced) for condition in chosen for forced in (True, False)]
+    places = numbered(lines)
+    mutants = [Mutant(condition, lines[condition], forced, places[condition]) for condition in chosen for forced in (True, False)]
     if options.go_on:
         take_known(options.go_on, mutants)
     cases = cases_of(tests.items())
-    judge = Judge(cases, record(cases, options.most_seconds, options.seen))
+    first = collections.defaultdict(set)
+    for result in read_results(options.first) if options.first else ():
+        first[result["condition"].split(":")[0], result["text"]].add(result["by"])
+    judge = Judge(cases, record(cases, options.most_seconds, options.seen), first)
     budget_s = FIRST_S
 
     def judged(mutant):
         if time.monotonic() < end:
             judge.judge(mutant, budget_s)
-        if mutant.outcome not in (None, "caught"):
+        if mutant.outcome not in (None, "caught", "not reached"):
             print(f"{mutant.condition} always {mutant.forced}: {mutant.outcome} ({len(mutant.tried)} of {mutant.reached} cases): {mutant.text}",
                   flush=True)
 
@@ -316,6 +347,9 @@ def main():
                     written = time.monotonic()
             print(f"each mutant that is not caught had {budget_s} s more", flush=True)
             left, budget_s = [mutant for mutant in left if mutant.is_open()], MORE * budget_s
+    if options.faults:
+        left = [mutant for mutant in mutants if mutant.outcome not in ("caught", "late")]
+        fault_mutants.judge(faults, BUILD, left, lambda: write(options.json, options.seed, mutants))
     counts = write(options.json, options.seed, mutants)
     print(f"{sum(counts.values())} mutants: " + ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES))
     return 0

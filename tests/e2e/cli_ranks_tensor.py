@@ -292,6 +292,19 @@ def runs_of_groups_are_read_whole():
     return problems
 
 
+def large_parts_are_read_in_pieces():
+    """Of layers in many tiles an export reads few elements at a time, less than a rank has of a tensor."""
+    os.mkdir(path("wide"))
+    write(path("wide", "config.json"), json.dumps({**CONFIGS["gpt2"], "n_embd": 512, "n_layer": 1, "n_head": 8}))
+    found = []
+    for ranks, more in ((1, ()), (2, ("--tensor", 2, "--tiles", 4))):
+        name = f"wide-{ranks}"
+        together(ranks, train(name, "--lr", 1e-300, "--min-lr", 0, *more, model="wide", steps=1))
+        must("export", path(name), path(name + "-out"))
+        found.append(tree(path(name + "-out")))
+    return [f"{name} is not what one rank has" for name in differences(*found)]
+
+
 def groups_begin_from_a_checkpoint_as_one_rank_does():
     """With gradients that are clipped, so that their norm must count each element once."""
     problems, batch = [], SEQUENCES * SEQ
@@ -390,5 +403,6 @@ script_test.run(groups_train_as_one_rank_does, groups_begin_from_a_checkpoint_as
                 micro_batches_of_several_sequences_and_fewer_rows_train_alike, stages_and_placements_give_the_same_bits,
                 a_killed_rank_loses_nothing, every_group_and_stage_resumes_from_every_other,
                 groups_in_tiles_resume_as_others_do, groups_resume_on_other_numbers_of_ranks,
-                narrow_state_is_laid_out_anew, runs_of_groups_are_read_whole, ranks_evaluate_and_generate_together,
-                ranks_chat_together, models_that_groups_cannot_cut_are_refused, plan_is_made_together)
+                narrow_state_is_laid_out_anew, runs_of_groups_are_read_whole, large_parts_are_read_in_pieces,
+                ranks_evaluate_and_generate_together, ranks_chat_together, models_that_groups_cannot_cut_are_refused,
+                plan_is_made_together)

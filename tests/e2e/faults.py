@@ -164,14 +164,19 @@ class Command:
             return again if again.code == 0 else program.Ended(ended.code, "", ended.err + again.err)
         return ended
 
-    def fail(self, fault):
-        """Returns whether the call that was to fail came, and what is wrong."""
+    def end_with(self, fault):
+        """Runs the command with a fault. Returns how it ended; None if the call that was to fail did not come."""
         shutil.rmtree(WORK)
         shutil.copytree(BASE, WORK)
         ended = run_with(self.arguments, fault)
-        _, failed, what, addresses = report()
-        if failed == 0:
+        return None if report()[1] == 0 else ended
+
+    def fail(self, fault):
+        """Returns whether the call that was to fail came, and what is wrong."""
+        ended = self.end_with(fault)
+        if ended is None:
             return False, []
+        _, _, what, addresses = report()
         problems = wrong_end(ended, self.arguments[0], fault)
         removal = fault[0] == "remove"
         if ended.code == 0:
@@ -264,11 +269,15 @@ def numbers(places, draw):
     return places if SAMPLE == "places" else sorted(draw.sample(places, min(len(places), int(SAMPLE))))
 
 
-def each_call(name):
+def made(name):
     if not os.path.isdir(MODEL):
         make_inputs()
     arguments, *before = COMMANDS[name]
-    command, problems, tried, draw = Command(name, arguments, *before), [], {}, random.Random(f"{SEED} {name}")
+    return Command(name, arguments, *before)
+
+
+def each_call(name):
+    command, problems, tried, draw = made(name), [], {}, random.Random(f"{SEED} {name}")
     for kind, errors in KINDS.items():
         for error in errors if SAMPLE in ("all", "places") else (draw.choice(errors),):
             for number in numbers(command.places[kind], draw) if not set(ALONE) & set(KINDS) or kind in ALONE else ():
@@ -288,4 +297,5 @@ def check_of(name):
     return check
 
 
-script_test.run(*(check_of(name) for name in COMMANDS if not set(ALONE) & set(COMMANDS) or name in ALONE))
+if __name__ == "__main__":
+    script_test.run(*(check_of(name) for name in COMMANDS if not set(ALONE) & set(COMMANDS) or name in ALONE))
