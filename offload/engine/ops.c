@@ -611,7 +611,8 @@ static sw_status run_sum_replicated(const struct op_run *run) {
     const struct sw_op *op = run->op;
     const struct sw_plan *plan = engine->plan;
     const int ranks = sw_plan_tensor_ranks(plan);
-    float *acc = (float *)piece_of(engine, op) + plan->spec.units->unit[op->unit].replicated_grain * SW_GRAIN_ELEMS;
+    const struct sw_unit *unit = &plan->spec.units->unit[op->unit];
+    float *acc = (float *)piece_of(engine, op) + (unit->replicated_grain - unit->trained_grain) * SW_GRAIN_ELEMS;
     int64_t *bounds = engine->bounds;
     for (int rank = 0; rank < ranks; rank++) {
         const struct sw_span at = sw_plan_replicated_of(plan, op->unit, rank);

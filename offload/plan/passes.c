@@ -390,7 +390,8 @@ static struct sw_norm_work emit_backward(struct sw_builder *b, const struct sw_g
 }
 
 /* Writes down the gradients of the weights of a block's last or first product, of one micro-batch in a tensor group.
- * The last reads the gradient at the unit's output; the first that at its own result, and the normalised input. */
+ * The last reads the gradient at the unit's output; the first that at its own result, and the normalised input. Those
+ * of adapters read the unit's weights, too. */
 static void emit_product(struct sw_builder *b, sw_op_kind kind, const struct sw_group *group, int64_t within,
                          const struct recalled *recalled, const struct sw_norm_work *norm) {
     const bool first = kind == SW_OP_BACKWARD_FIRST;
@@ -399,6 +400,8 @@ static void emit_product(struct sw_builder *b, sw_op_kind kind, const struct sw_
     struct sw_op *op = sw_build_op(b, kind, unit, micro);
     op->flops = (float)(first ? cost->first_product_flops : cost->last_product_flops);
     touch_intermediates(b, unit, within, micro, SW_RECOMPUTE_NOTHING);
+    if (cost->adapted)
+        sw_build_read_unit(b, norm->weights, (struct sw_what){SW_CONTENT_WEIGHTS, unit, 0, 0, b->state_age, 0});
     if (first && sw_plan_is_sequence_parallel(b->plan))
         sw_build_read_normed(b, unit, micro, recalled->normed);
     if (first)
@@ -418,7 +421,7 @@ static void emit_product(struct sw_builder *b, sw_op_kind kind, const struct sw_
 static void emit_behind(struct sw_builder *b, const struct sw_group *group, int64_t within,
                         const struct recalled *recalled, const struct sw_norm_work *before,
                         const struct sw_norm_work *norm) {
-    const bool splits = sw_plan_splits_backward(b->plan, norm->unit);
+    const bool splits = sw_plan_splits_backward(b->plan, norm->unit) && sw_plan_trains(b->plan, norm->unit);
     const bool last = within + 1 == group->count, alone = splits && group->count == 1;
     if (within > 0)
         sw_build_backward_norm(b, before);
@@ -451,7 +454,7 @@ static void emit_unit_backward(struct sw_builder *b, const struct sw_group *grou
         if (apart)
             emit_behind(b, group, w, &recalled[w % 2], &norm[(w + 1) % 2], &norm[w % 2]);
     }
-    if (apart && ahead)
+    if (apart && ahead && sw_plan_passes_back(b->plan, unit - 1))
         *whole_grad = sw_build_gather_grad(b, unit - 1, group->first,
                                            (struct sw_operand){.slot = b->index->slot[SLOT_OUTPUT_GRAD]});
 }

@@ -199,6 +199,7 @@ struct sw_unit_cost {
     double frozen_flops; /* forward_flops of products by frozen tensors, which have no gradient */
     bool shares_input;   /* the backward pass reads the same input as that of the unit before, so its own is not kept */
     bool continues;      /* the answer of sw_plan_continues */
+    bool adapted;        /* the gradients of a block's weights are computed from some of its weights: adapters' */
 };
 
 /* Everything that a plan depends on. Bytes are per rank. The plans of a job's ranks differ in nothing but `rank` and

@@ -88,11 +88,12 @@ static void check_tensor(const struct sw_plan_spec *spec) {
                (!tensor->sequence && tensor->product_bytes == 0 && u > 1 && u + 1 < spec->units->count));
 }
 
-/* A tensor group needs units of one span, and only blocks have a base. Whoever fills in a spec refuses others. */
+/* What the ranks of a tensor group add up is trained, and only blocks have a base. Whoever fills in a spec refuses
+ * others. */
 static void check_parts(const struct sw_plan_spec *spec) {
     for (int64_t u = 0; u < spec->units->count; u++) {
         const struct sw_unit *unit = &spec->units->unit[u];
-        assert(unit->trained_grain == 0 || spec->tensor.ranks <= 1);
+        assert(unit->trained_grain <= unit->replicated_grain || unit->trained_grain == unit->grains);
         assert(unit->trained_grain == 0 || unit->trained_grain == unit->grains || !spec->units->fp8);
         assert(unit->base_grains <= unit->trained_grain);
         assert(unit->base_grains == 0 ||

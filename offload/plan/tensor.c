@@ -184,8 +184,9 @@ void sw_build_backward_norm(struct sw_builder *b, const struct sw_norm_work *nor
     if (!head)
         sw_build_read(b, norm->grad, grad_of(unit, norm->micro, sequence ? SW_VERSION_OWN : 0));
     sw_build_write(b, norm->grad, own_grad);
-    sw_build_accumulate(b, unit, norm->acc);
+    if (sw_plan_trains(b->plan, unit))
+        sw_build_accumulate(b, unit, norm->acc);
     sw_build_touch_work(b);
-    if (!sequence)
+    if (!sequence && sw_plan_passes_back(b->plan, unit - 1))
         gather(b, (struct shared){.at = norm->grad, .rows = in_place, .what = own_grad, .unit = unit});
 }

@@ -38,15 +38,15 @@ static bool runs_beside(const struct sw_program *program, const struct sw_op *fr
     return from->position < op->position;
 }
 
-/* The gradient at a block's norm is added up while the gradients of weights are computed; that at the input of the only
- * micro-batch of a group is gathered meanwhile, too. */
+/* The gradient at a block's norm is added up while the gradients of weights are computed, if the block has some; that
+ * at the input of the only micro-batch of a group is gathered meanwhile, too. */
 static void check_hidden_exchanges(const struct sw_plan *plan, uint64_t seed) {
     const struct sw_program *program = &plan->program[SW_PROGRAM_UPDATE];
     const int64_t group = sw_plan_group(plan), micros = plan->spec.micro_batches;
     for (int32_t i = 0; i < program->lane_count[SW_LANE_COMM]; i++) {
         const struct sw_op *op = &program->op[program->lane_op[SW_LANE_COMM][i]];
         if (op->kind != SW_OP_REDUCE_TENSOR || op->content != SW_CONTENT_NORM_GRAD ||
-            !sw_plan_splits_backward(plan, op->unit))
+            !sw_plan_splits_backward(plan, op->unit) || !sw_plan_trains(plan, op->unit))
             continue;
         const struct sw_op *last = find_op(program, SW_LANE_COMPUTE, SW_OP_BACKWARD_LAST, op);
         const struct sw_op *first = find_op(program, SW_LANE_COMPUTE, SW_OP_BACKWARD_FIRST, op);

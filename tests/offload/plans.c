@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PLANS_STREAM = 5, PARTS_SEED = 1 << 20, BASE_SEED = 1 << 21 };
+enum { PLANS_STREAM = 5, PARTS_SEED = 1 << 20, BASE_SEED = 1 << 21, GROUP_SEED = 1 << 22 };
 
 int64_t plans_draw(struct plans_random *random, int64_t least, int64_t most) {
     const double uniform = sw_rng_uniform(random->seed, PLANS_STREAM, random->counter++);
@@ -191,6 +191,28 @@ void plans_drop_caches(struct plans_random *random) {
         random->cost[u].cache_bytes = 0;
 }
 
+/* In a third of the plans about half of a group's units are frozen in part, up to what every rank has, or whole; in
+ * half of these, some or all frozen grains of blocks are quantized. */
+static void draw_group_parts(struct plans_random *random, struct sw_units *units) {
+    struct plans_random parts = {.seed = random->seed + GROUP_SEED};
+    const int64_t trained = plans_draw(&parts, 0, units->count - 1);
+    if (units->fp8 || plans_draw(&parts, 0, 2) > 0)
+        return;
+    const bool based = plans_draw(&parts, 0, 1) == 0;
+    units->base = based ? SW_BASE_NF4 : SW_BASE_TYPED;
+    for (int64_t u = 0; u < units->count; u++) {
+        struct sw_unit *unit = &units->unit[u];
+        const int64_t most = sw_min_i64(unit->replicated_grain, unit->grains - (u == trained));
+        unit->trained_grain = plans_draw(&parts, 0, 1) == 0 ? plans_draw(&parts, 0, most) : 0;
+        if (plans_draw(&parts, 0, 3) == 0 && u != trained)
+            unit->trained_grain = unit->grains;
+        /* Norms are no part of a base. */
+        const int64_t most_based = sw_min_i64(unit->trained_grain, unit->grains - 1);
+        unit->base_grains = based && u > 0 && u + 1 < units->count ? plans_draw(&parts, 0, most_based) : 0;
+        random->cost[u].adapted = plans_draw(&parts, 0, 1) == 0;
+    }
+}
+
 void plans_draw_tensor(struct plans_random *random, int most, struct sw_units *units, struct sw_plan_spec *spec) {
     spec->train = true;
     spec->scratch_store = false;
@@ -213,6 +235,7 @@ void plans_draw_tensor(struct plans_random *random, int most, struct sw_units *u
         unit->replicated_elems = (unit->grains - unit->replicated_grain) * SW_GRAIN_ELEMS;
     }
     draw_tiles(random, spec);
+    draw_group_parts(random, units);
 }
 
 static void give_up(uint64_t seed, const char *what) {

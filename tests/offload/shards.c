@@ -358,22 +358,29 @@ static int64_t given(struct sw_plan *const *plan, int ranks, sw_op_kind kind, sw
     return bytes;
 }
 
+/* Returns how many of a plan's units from `first` on, the embedding excepted, begin a sum of their group. */
+static int64_t sums_from(const struct sw_plan_spec *spec, int64_t first) {
+    int64_t sums = 0;
+    for (int64_t u = sw_max_i64(first, 1); u < spec->units->count; u++)
+        sums += !spec->cost[u].continues;
+    return sums;
+}
+
 /* A unit's results are added up once a micro-batch, forward and backward, and gathered as often: (N-1) times its
  * bytes each. With sequence parallelism the normalised inputs are gathered in their place. Units that continue a sum
- * are added up with the one that began it. */
+ * are added up with the one that began it. The backward pass ends at the first unit that is trained, which gathers no
+ * gradient at its input. */
 static void check_group_traffic(struct sw_plan *const *plan, uint64_t seed) {
     const struct sw_plan_spec *spec = &plan[0]->spec;
-    const int64_t others = spec->tensor.ranks - 1, units = spec->units->count - 1;
+    const int64_t others = spec->tensor.ranks - 1, units = spec->units->count - 1, last = plan[0]->first_trained;
     const int64_t each = others * spec->micro_batches * spec->cost[0].output_bytes;
-    int64_t once = each * units;
-    for (int64_t u = 0; u < units; u++)
-        once -= spec->cost[u].continues ? each : 0;
+    const int64_t once = each * sums_from(spec, 1);
     const int64_t softmax = others * spec->tensor.ranks * spec->micro_batches * spec->tensor.softmax_bytes;
     /* Partitioned inputs, of all units but the embedding and the head and what continues a sum, are gathered once more:
      * normalised, or where the unit is computed again. */
     const bool sequence = spec->tensor.sequence;
     int64_t recalled = 0;
-    for (int64_t u = 1; (sequence || spec->tensor.partition_inputs) && u < units; u++)
+    for (int64_t u = sw_max_i64(last, 1); (sequence || spec->tensor.partition_inputs) && u < units; u++)
         if (!spec->cost[u].continues && (sequence || plan[0]->recompute[u] != SW_RECOMPUTE_NOTHING))
             recalled += each;
     const int64_t outputs = sequence ? 0 : once + recalled, normed = sequence ? once + recalled : 0;
@@ -381,8 +388,8 @@ static void check_group_traffic(struct sw_plan *const *plan, uint64_t seed) {
     if (given(plan, n, SW_OP_REDUCE_TENSOR, SW_CONTENT_BLOCK_OUTPUT) != once ||
         given(plan, n, SW_OP_GATHER_TENSOR, SW_CONTENT_BLOCK_OUTPUT) != outputs ||
         given(plan, n, SW_OP_GATHER_TENSOR, SW_CONTENT_NORMED) != normed ||
-        given(plan, n, SW_OP_REDUCE_TENSOR, SW_CONTENT_NORM_GRAD) != once ||
-        given(plan, n, SW_OP_GATHER_TENSOR, SW_CONTENT_BLOCK_OUTPUT_GRAD) != once ||
+        given(plan, n, SW_OP_REDUCE_TENSOR, SW_CONTENT_NORM_GRAD) != each * sums_from(spec, last) ||
+        given(plan, n, SW_OP_GATHER_TENSOR, SW_CONTENT_BLOCK_OUTPUT_GRAD) != each * sums_from(spec, last + 1) ||
         given(plan, n, SW_OP_GATHER_TENSOR, SW_CONTENT_SOFTMAX) != softmax)
         fail_msg("seed %llu: a group of %d exchanges other bytes than its units have", (unsigned long long)seed, n);
 }
