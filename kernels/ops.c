@@ -137,6 +137,8 @@ static double add(const void *args) {
 static double dropout(const void *args) {
     const struct sw_dropout *op = args;
     assert(op->elems >= 0 && op->rate >= 0.0 && op->rate < 1.0 && op->x != NULL && op->y != NULL);
+    assert(op->cols == 0 ||
+           (op->cols > 0 && op->elems % op->cols == 0 && op->first_col >= 0 && op->first_col + op->cols <= op->width));
     return bytes_of(op->type, 2.0 * (double)op->elems, 0.0);
 }
 

@@ -369,9 +369,10 @@ struct sw_add {
 };
 #define sw_add(stream, ...) sw_device_run(stream, SW_DEVICE_ADD, &(const struct sw_add){__VA_ARGS__})
 
-/* y = x / (1 - rate) for the elements that are kept, and 0 for the others; y may be x. Element i is kept if word i % 4
- * of sw_rng(seed, stream, i / 4) is at least sw_dropout_threshold. The bits are the same on every device, except for
- * the payload of a NaN, so the mask need not be kept: the backward pass draws it again. */
+/* y = x / (1 - rate) for the elements that are kept, and 0 for the others; y may be x. An element is kept if word p % 4
+ * of sw_rng(seed, stream, p / 4) is at least sw_dropout_threshold, where p is its number. If x is the part of a matrix
+ * that a rank of a tensor group has, its elements have their numbers in the whole matrix. The bits are the same on
+ * every device, except for the payload of a NaN, so the mask need not be kept: the backward pass draws it again. */
 struct sw_dropout {
     sw_dtype type;
     int64_t elems;
@@ -379,10 +380,16 @@ struct sw_dropout {
     uint64_t seed, stream;
     const void *x;
     void *y;
+    /* The part: `cols` columns, from first_col on, of each row of `width` columns. cols 0: x is whole. */
+    int64_t cols, first_col, width;
 };
 #define sw_dropout(stream, ...) sw_device_run(stream, SW_DEVICE_DROPOUT, &(const struct sw_dropout){__VA_ARGS__})
 static inline uint32_t sw_dropout_threshold(const struct sw_dropout *op) {
     return (uint32_t)(op->rate * 0x1p32);
+}
+/* Returns the number of element i of x. */
+static inline int64_t sw_dropout_number(const struct sw_dropout *op, int64_t i) {
+    return op->cols == 0 ? i : i / op->cols * op->width + op->first_col + i % op->cols;
 }
 /* Returns the factor of kept elements. */
 static inline float sw_dropout_scale(const struct sw_dropout *op) {

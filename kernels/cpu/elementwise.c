@@ -1,3 +1,4 @@
+#include "core/rng.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/philox.h"
 #include "kernels/cpu/tile.h"
@@ -22,23 +23,25 @@ static sw_status add(struct sw_stream *stream, const void *args) {
     return SW_OK;
 }
 
-/* Writes the words of SW_RNG_WORDS vectors of elements, from a multiple of as many on, in the elements' order. */
-SW_INLINE void draw_in_order(const struct sw_dropout *op, int64_t at, sw_vec words[SW_RNG_WORDS]) {
+/* Writes the words of SW_RNG_WORDS vectors of elements, whose numbers begin at a multiple of SW_RNG_WORDS, in the
+ * elements' order. */
+SW_INLINE void draw_in_order(const struct sw_dropout *op, int64_t number, sw_vec words[SW_RNG_WORDS]) {
     sw_vec_bits drawn[SW_RNG_WORDS];
     sw_vec even[2], odd[2];
-    sw_philox_words(op->seed, op->stream, (uint64_t)(at / SW_RNG_WORDS), drawn);
+    sw_philox_words(op->seed, op->stream, (uint64_t)(number / SW_RNG_WORDS), drawn);
     sw_vec_interleave((sw_vec)drawn[0], (sw_vec)drawn[2], &even[0], &even[1]);
     sw_vec_interleave((sw_vec)drawn[1], (sw_vec)drawn[3], &odd[0], &odd[1]);
     for (int half = 0; half < 2; half++)
         sw_vec_interleave(even[half], odd[half], &words[2 * half], &words[2 * half + 1]);
 }
 
-SW_INLINE void drop_tile(const sw_dtype type, int64_t at, int64_t end, const struct sw_dropout *op) {
+/* Drops elements whose numbers follow each other, from `number` on. */
+SW_INLINE void drop_run(const sw_dtype type, int64_t at, int64_t end, int64_t number, const struct sw_dropout *op) {
     const sw_vec_bits threshold = (sw_vec_bits){0} + sw_dropout_threshold(op);
     const sw_vec scale = sw_vec_splat(sw_dropout_scale(op));
-    for (; at < end; at += (int64_t)SW_RNG_WORDS * SW_LANES) {
+    for (; at < end; at += (int64_t)SW_RNG_WORDS * SW_LANES, number += (int64_t)SW_RNG_WORDS * SW_LANES) {
         sw_vec words[SW_RNG_WORDS];
-        draw_in_order(op, at, words);
+        draw_in_order(op, number, words);
         for (int v = 0; v < SW_RNG_WORDS; v++) {
             const int64_t i = at + v * (int64_t)SW_LANES;
             const sw_vec_bits kept = (sw_vec_bits)((sw_vec_bits)words[v] >= threshold);
@@ -47,6 +50,25 @@ SW_INLINE void drop_tile(const sw_dtype type, int64_t at, int64_t end, const str
             const sw_vec scaled = sw_load_up_to(type, op->x, i, end - i, 0.0f) * scale;
             sw_store_up_to(type, op->y, i, end - i, sw_vec_select(kept, scaled, sw_vec_splat(0.0f)));
         }
+    }
+}
+
+/* Parts of rows whose numbers begin within a counter's words are rare, and are dropped one by one. */
+SW_INLINE void drop_tile(const sw_dtype type, int64_t at, int64_t end, const struct sw_dropout *op) {
+    const bool whole = op->cols == 0;
+    const int64_t cols = whole ? end : op->cols;
+    const bool single = !whole && (op->cols | op->first_col | op->width) % SW_RNG_WORDS != 0;
+    for (int64_t run; at < end; at += run) {
+        const int64_t number = sw_dropout_number(op, at);
+        run = sw_min_i64(end - at, single ? 1 : cols - (whole ? 0 : at % cols));
+        if (!single) {
+            drop_run(type, at, at + run, number, op);
+            continue;
+        }
+        const uint32_t word =
+            sw_rng(op->seed, op->stream, (uint64_t)(number / SW_RNG_WORDS)).word[number % SW_RNG_WORDS];
+        sw_dtype_store(type, op->y, at,
+                       word >= sw_dropout_threshold(op) ? sw_dtype_load(type, op->x, at) * sw_dropout_scale(op) : 0.0f);
     }
 }
 

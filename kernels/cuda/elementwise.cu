@@ -21,7 +21,8 @@ template <typename T> struct adding {
     }
 };
 
-/* A vector has the words of two counters. */
+/* A vector has the words of two counters, if it begins at one. Rows are those of a part (sw_dropout), or there is one.
+ */
 template <typename T> struct dropping {
     enum { VECTORS = 2 };
     struct held {
@@ -32,20 +33,35 @@ template <typename T> struct dropping {
     uint64_t seed, stream;
     uint32_t threshold;
     float scale;
-    __device__ __forceinline__ void load(int64_t, int64_t at, int64_t count, bool aligned, held &h) const {
-        sw_load_elems(x + at, count, aligned, h.values);
+    int64_t cols, first_col, width;
+    __device__ __forceinline__ void load(int64_t row, int64_t at, int64_t count, bool aligned, held &h) const {
+        sw_load_elems(x + row * cols + at, count, aligned, h.values);
     }
-    __device__ __forceinline__ void store(int64_t, int64_t at, int64_t count, bool aligned, held &h) const {
+    __device__ __forceinline__ void drop_one(uint64_t number, float *value) const {
+        const sw_random drawn = sw_draw(seed, stream, number / 4);
+        const uint32_t low = number % 2 == 0 ? drawn.word[0] : drawn.word[1];
+        const uint32_t high = number % 2 == 0 ? drawn.word[2] : drawn.word[3];
+        *value = (number % 4 < 2 ? low : high) >= threshold ? *value * scale : 0.0f;
+    }
+    __device__ __forceinline__ void drop(uint64_t number, held &h) const {
         SW_UNROLL
         for (int half = 0; half < 2; half++) {
-            const sw_random drawn = sw_draw(seed, stream, (uint64_t)at / 4 + (uint64_t)half);
+            const sw_random drawn = sw_draw(seed, stream, number / 4 + (uint64_t)half);
             SW_UNROLL
             for (int i = 0; i < 4; i++) {
                 float *value = &h.values[4 * half + i];
                 *value = drawn.word[i] >= threshold ? *value * scale : 0.0f;
             }
         }
-        sw_store_elems(y + at, count, aligned, h.values);
+    }
+    __device__ __forceinline__ void store(int64_t row, int64_t at, int64_t count, bool aligned, held &h) const {
+        const uint64_t number = (uint64_t)(row * width + first_col + at);
+        if (number % 4 == 0)
+            drop(number, h);
+        else
+            for (int i = 0; i < SW_ELEMS; i++)
+                drop_one(number + (uint64_t)i, &h.values[i]);
+        sw_store_elems(y + row * cols + at, count, aligned, h.values);
     }
 };
 static_assert(SW_ELEMS == 8, "a vector has the words of two counters");
@@ -97,9 +113,13 @@ void sw_cuda_add(cudaStream_t stream, const void *args) {
 }
 
 template <typename T> static void dropout(cudaStream_t stream, const sw_dropout *op) {
-    const dropping<T> map = {(const T *)op->x,         (T *)op->y,          op->seed, op->stream,
-                             sw_dropout_threshold(op), sw_dropout_scale(op)};
-    sw_for_rows(stream, 1, op->elems, map, sw_is_aligned(op->x) && sw_is_aligned(op->y));
+    const bool whole = op->cols == 0;
+    const int64_t cols = whole ? op->elems : op->cols;
+    const dropping<T> map = {(const T *)op->x,         (T *)op->y,           op->seed, op->stream,
+                             sw_dropout_threshold(op), sw_dropout_scale(op), cols,     whole ? 0 : op->first_col,
+                             whole ? cols : op->width};
+    sw_for_rows(stream, op->elems / cols, cols, map,
+                sw_is_aligned(op->x) && sw_is_aligned(op->y) && (whole || cols % SW_ELEMS == 0));
 }
 
 void sw_cuda_dropout(cudaStream_t stream, const void *args) {

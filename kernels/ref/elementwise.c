@@ -109,7 +109,9 @@ static sw_status dropout(struct sw_stream *stream, const void *args) {
     const struct sw_dropout *op = args;
     (void)stream;
     for (int64_t i = 0; i < op->elems; i++) {
-        const bool kept = sw_rng(op->seed, op->stream, (uint64_t)(i / 4)).word[i % 4] >= sw_dropout_threshold(op);
+        const int64_t number = sw_dropout_number(op, i);
+        const uint32_t word = sw_rng(op->seed, op->stream, (uint64_t)(number / 4)).word[number % 4];
+        const bool kept = word >= sw_dropout_threshold(op);
         sw_dtype_store(op->type, op->y, i, kept ? sw_dtype_load(op->type, op->x, i) * sw_dropout_scale(op) : 0.0f);
     }
     return SW_OK;

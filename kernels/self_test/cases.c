@@ -92,7 +92,8 @@ sw_status trial_dropout(struct trial *trial) {
     void *y = trial_output(trial, "y", trial->type, elems, EXACT);
     return trial->pass < TRIAL_REFERENCE
                ? SW_OK
-               : sw_dropout(trial->stream, trial->type, elems, RATE, trial->seed, trial->seed, x, y);
+               : sw_dropout(trial->stream, trial->type, elems, RATE, trial->seed, trial->seed, x, y, .cols = s->cols,
+                            .first_col = s->cols, .width = 2 * s->cols);
 }
 
 sw_status trial_bias_gradient(struct trial *trial) {

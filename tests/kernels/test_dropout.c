@@ -26,11 +26,11 @@ static void compare(struct pair *pair, sw_dtype type, int64_t elems, double rate
     struct buffer x = buffer_random(type, elems, 1, 2.0f), got = buffer_make(x.bytes), want = buffer_make(x.bytes);
     set_element(type, x.data, elems / 2, NAN);
     set_element(type, x.data, elems - 1, -INFINITY);
-    assert_ok(sw_dropout(pair->stream, type, elems, rate, SEED, STREAM, x.data, got.data));
-    assert_ok(sw_dropout(pair->ref, type, elems, rate, SEED, STREAM, x.data, want.data));
+    assert_ok(sw_dropout(pair->stream, type, elems, rate, SEED, STREAM, x.data, .y = got.data));
+    assert_ok(sw_dropout(pair->ref, type, elems, rate, SEED, STREAM, x.data, .y = want.data));
     take_nan(pair, type, &got, &want, elems / 2);
     assert_same_bits("dropout", pair, x.bytes, got.data, want.data);
-    assert_ok(sw_dropout(pair->stream, type, elems, rate, SEED, STREAM, x.data, x.data));
+    assert_ok(sw_dropout(pair->stream, type, elems, rate, SEED, STREAM, x.data, .y = x.data));
     take_nan(pair, type, &x, &want, elems / 2);
     assert_same_bits("dropout in place", pair, x.bytes, x.data, want.data);
     struct buffer *all[] = {&x, &got, &want};
@@ -38,7 +38,37 @@ static void compare(struct pair *pair, sw_dtype type, int64_t elems, double rate
         buffer_free(all[i]);
 }
 
+/* Compares parts of a matrix: each has the elements of the whole. The widths are multiples of a counter's words, of
+ * vectors, or of neither. */
+static void compare_parts(struct pair *pair, sw_dtype type, int64_t width, int parts) {
+    enum { ROWS = 37 };
+    const int64_t cols = width / parts, typed = sw_dtype_bytes(type);
+    struct buffer x = buffer_random(type, ROWS * width, 1, 2.0f), want = buffer_make(x.bytes);
+    struct buffer part = buffer_make(ROWS * cols * typed), got = buffer_make(part.bytes),
+                  right = buffer_make(part.bytes);
+    assert_ok(sw_dropout(pair->ref, type, ROWS * width, 0.5, SEED, STREAM, x.data, .y = want.data));
+    for (int p = 0; p < parts; p++) {
+        for (int64_t row = 0; row < ROWS; row++) {
+            const int64_t from = (row * width + p * cols) * typed, to = row * cols * typed;
+            memcpy((char *)part.data + to, (const char *)x.data + from, (size_t)(cols * typed));
+            memcpy((char *)right.data + to, (const char *)want.data + from, (size_t)(cols * typed));
+        }
+        assert_ok(sw_dropout(pair->stream, type, ROWS * cols, 0.5, SEED, STREAM, part.data, got.data, .cols = cols,
+                             .first_col = p * cols, .width = width));
+        assert_same_bits("dropout of a part", pair, part.bytes, got.data, right.data);
+    }
+    struct buffer *all[] = {&x, &want, &part, &got, &right};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        buffer_free(all[i]);
+}
+
 static void compare_all(struct pair *pair) {
+    static const int64_t widths[] = {1, 9, 12, 44, 64, 256, 1026, 4096};
+    for (size_t w = 0; w < sizeof widths / sizeof widths[0]; w++)
+        for (int t = 0; t < TEST_TYPES; t++)
+            for (int parts = 1; parts <= 4 && parts <= widths[w]; parts++)
+                if (widths[w] % parts == 0)
+                    compare_parts(pair, test_types[t], widths[w], parts);
     for (int s = 0; s < SIZES; s++)
         for (int r = 0; r < RATES; r++)
             for (int t = 0; t < TEST_TYPES; t++)
@@ -57,7 +87,7 @@ static int64_t drop_ones(struct sw_stream *stream, double rate, uint64_t seed, u
     int64_t kept = 0;
     for (int64_t i = 0; i < elems; i++)
         set_element(SW_F32, x.data, i, 1.0f);
-    assert_ok(sw_dropout(stream, SW_F32, elems, rate, seed, at, x.data, y.data));
+    assert_ok(sw_dropout(stream, SW_F32, elems, rate, seed, at, x.data, .y = y.data));
     for (int64_t i = 0; i < elems; i++) {
         const double word = (double)sw_rng(seed, at, (uint64_t)i / 4).word[i % 4];
         const bool is_kept = word >= floor(rate * 4294967296.0);
