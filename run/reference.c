@@ -25,7 +25,7 @@
 #include <xxhash.h>
 
 enum { VERSION = 1 };
-/* What is done is written every second, but takes at most a fiftieth of the time. */
+/* Progress is written every second, but takes at most a fiftieth of the time. */
 #define SAVE_EVERY_NS INT64_C(1000000000)
 enum { LEAST_PAUSE_SAVES = 50, PIECE_NUMBERS = 4096 };
 #define MAGIC "SWREFER"

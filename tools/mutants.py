@@ -209,7 +209,7 @@ class Mutant:
                 "tried": len(self.tried), "reached": self.reached}
 
     def name(self):
-        """What identifies the mutant where lines have moved."""
+        """Identifies the mutant where lines have moved."""
         return self.path(), self.text, self.nth, self.forced
 
     def path(self):

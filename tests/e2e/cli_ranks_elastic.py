@@ -130,14 +130,14 @@ def readers_take_the_newest_step_of_all_ranks():
     """A kill between the commits of ranks leaves a store a step ahead. Nobody reads two steps as one."""
     together(3, train("even", STEPS, "--place", NVME))
     wanted, problems = exported("even", "even-out"), []
-    for name, steps, save in (("one", 1, ()), ("two", 2, ()), ("rare", 2, ("--place", "optimizer=host", "--save-every", 100))):
+    for name, steps, save in (("ahead", 1, ()), ("far-ahead", 2, ()), ("rare", 2, ("--place", "optimizer=host", "--save-every", 100))):
         shutil.copytree(path("even"), path(name))
         resume(3, name, STEPS + steps, *save)
     for behind in (0, 2):
-        uneven = with_store_of("one", behind, "even")
+        uneven = with_store_of("ahead", behind, "even")
         if not filecmp.cmp(wanted, exported(uneven, uneven + "-out"), shallow=False):
             problems.append(f"rank {behind} behind: other weights than those of step {STEPS}")
-    for name, other, words in (("two", "even", f"no commit up to step {STEPS}"), ("rare", "one", f"no commit of step {STEPS + 1}")):
+    for name, other, words in (("far-ahead", "even", f"no commit up to step {STEPS}"), ("rare", "ahead", f"no commit of step {STEPS + 1}")):
         uneven = path(with_store_of(name, 0, other))
         problems += refused(f"{other} beside {name}", ["export", uneven, path("none")], words, watched=[uneven])
     return problems

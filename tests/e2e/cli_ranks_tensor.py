@@ -293,7 +293,7 @@ def runs_of_groups_are_read_whole():
 
 
 def large_parts_are_read_in_pieces():
-    """Of layers in many tiles an export reads few elements at a time, less than a rank has of a tensor."""
+    """An export of layers in many tiles reads few elements at a time, less than a rank has of a tensor."""
     os.mkdir(path("wide"))
     write(path("wide", "config.json"), json.dumps({**CONFIGS["gpt2"], "n_embd": 512, "n_layer": 1, "n_head": 8}))
     found = []
