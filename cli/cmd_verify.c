@@ -16,7 +16,7 @@ enum { ADVICE_CHARS = 128 };
 struct verification {
     const struct sw_read_options *given;
     struct sw_state_reader *run;
-    const struct sw_store_set *stores; /* this and the members below belong to `run` */
+    const struct sw_open_stores *stores; /* this and the members below belong to `run` */
     const struct sw_units *units;
     struct sw_frozen *frozen; /* NULL: every unit is trained */
     const char *state;        /* what is being read: "optimizer", or "weights" of frozen units */

@@ -27,7 +27,8 @@
 #include "run/progress.h"
 #include "run/samples.h"
 #include "run/steplog.h"
-#include "run/stores/rank_store.h"
+#include "run/stores/start.h"
+#include "run/stores/store_set.h"
 #include "run/trace_file.h"
 #include "text/documents/chat_template.h"
 #include "text/model_text.h"
@@ -453,20 +454,20 @@ static sw_status make_store(void *context, const struct sw_places *places, const
     return status;
 }
 
-/* Returns how this run's stores are made and opened. */
-static struct sw_rank_stores trainer_stores(struct sw_trainer *trainer) {
-    return (struct sw_rank_stores){.ranks = trainer->ranks,
-                                   .folder = trainer->folder,
-                                   .run = &trainer->run,
-                                   .make = make_store,
-                                   .context = trainer};
+/* Describes how this run's stores are made and opened. */
+static struct sw_store_set *describe_stores(struct sw_trainer *trainer) {
+    trainer->stores = (struct sw_store_set){.ranks = trainer->ranks,
+                                            .folder = trainer->folder,
+                                            .run = &trainer->run,
+                                            .make = make_store,
+                                            .context = trainer};
+    return &trainer->stores;
 }
 
 static sw_status create_store(struct sw_trainer *trainer) {
-    const struct sw_rank_stores stores = trainer_stores(trainer);
-    SW_TRY(sw_rank_places_agree(&stores));
-    SW_TRY(sw_start_announce(&stores, &trainer->start));
-    return sw_rank_store_create(&stores, trainer->start.id, &trainer->store);
+    struct sw_store_set *stores = describe_stores(trainer);
+    SW_TRY(sw_store_set_places_agree(stores));
+    return sw_store_set_begin(stores, &trainer->store);
 }
 
 /* Makes the folder with mode 0700: it will hold weights. */
@@ -576,18 +577,18 @@ static sw_status create(struct sw_trainer *trainer) {
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_confine(trainer->folder, &trainer->confined)));
     SW_TRY(sw_ranks_first(ranks, sw_run_lock(trainer->folder, &trainer->lock)));
     SW_TRY(sw_start_clear(ranks, trainer->folder));
-    SW_TRY(sw_rank_agree_on_folder(ranks, trainer->folder));
+    SW_TRY(sw_store_set_folder_agrees(ranks, trainer->folder));
     SW_TRY(trainer_choose_plan(trainer));
     SW_TRY(sw_ranks_agree_on_error(ranks, check_places(trainer)));
     SW_TRY(create_store(trainer));
     SW_TRY(trainer_add_start(trainer));
     SW_TRY(keep_frozen(trainer));
     SW_TRY(sw_ranks_first(ranks, begin_run(trainer)));
-    SW_TRY(sw_rank_agree_on_folder(ranks, trainer->folder));
+    SW_TRY(sw_store_set_folder_agrees(ranks, trainer->folder));
     SW_TRY(trainer_open_engine(trainer));
     SW_TRY(sw_commit_text_begin(trainer));
     SW_TRY(load_weights(trainer));
-    SW_TRY(sw_start_finish(ranks, trainer->folder, &trainer->start));
+    SW_TRY(sw_store_set_publish(&trainer->stores));
     sw_ranks_keep(ranks);
     return SW_OK;
 }
@@ -596,12 +597,10 @@ static sw_status create(struct sw_trainer *trainer) {
 static void undo_create(struct sw_trainer *trainer) {
     sw_engine_close(trainer->engine);
     trainer->engine = NULL;
-    const struct sw_rank_stores stores = trainer_stores(trainer);
-    if (trainer->start.announced) {
-        sw_rank_store_undo(&stores, trainer->store);
+    if (trainer->stores.announced) {
+        sw_store_set_withdraw(&trainer->stores, trainer->store);
         trainer->store = NULL;
     }
-    sw_start_undo(&stores, &trainer->start);
     if (trainer->lock >= 0)
         sw_run_lock_remove(trainer->folder);
     sw_confine_end(trainer->confined);
@@ -784,11 +783,11 @@ static sw_status read_run(struct sw_trainer *trainer, const struct change *chang
 }
 
 static sw_status open_store(struct sw_trainer *trainer) {
-    struct sw_rank_stores stores = trainer_stores(trainer);
-    stores.previous = trainer->run.settings.previous;
+    struct sw_store_set *stores = describe_stores(trainer);
+    stores->previous = trainer->run.settings.previous;
     SW_TRY(sw_ranks_agree_on_error(trainer->ranks, sw_settings_make_paths_absolute(&trainer->run.settings)));
-    SW_TRY(sw_rank_places_agree(&stores));
-    return sw_rank_store_open(&stores, &trainer->store);
+    SW_TRY(sw_store_set_places_agree(stores));
+    return sw_store_set_open(stores, &trainer->store);
 }
 
 static sw_status read_position(struct sw_trainer *trainer) {
@@ -828,7 +827,7 @@ static sw_status resume(struct sw_trainer *trainer, const struct change *change)
     struct sw_ranks *ranks = trainer->ranks;
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_confine(trainer->folder, &trainer->confined)));
     SW_TRY(sw_ranks_first(ranks, lock_run(trainer)));
-    SW_TRY(sw_rank_agree_on_folder(ranks, trainer->folder));
+    SW_TRY(sw_store_set_folder_agrees(ranks, trainer->folder));
     SW_TRY(sw_ranks_agree_on_error(ranks, read_run(trainer, change)));
     SW_TRY(trainer_open_job(trainer));
     SW_TRY(say_threads(trainer));
@@ -842,7 +841,7 @@ static sw_status resume(struct sw_trainer *trainer, const struct change *change)
     SW_TRY(sw_ranks_agree_on_error(ranks, read_position(trainer)));
     SW_TRY(trainer_add_start(trainer));
     SW_TRY(sw_ranks_first(ranks, sw_run_write(trainer->folder, &trainer->run)));
-    SW_TRY(sw_start_finish(ranks, trainer->folder, &trainer->start));
+    SW_TRY(sw_start_finish(ranks, trainer->folder));
     sw_ranks_keep(ranks);
     SW_TRY(trainer_open_engine(trainer));
     SW_TRY(sw_engine_restore(trainer->engine));

@@ -10,7 +10,7 @@
 #include "run/folder/run.h"
 #include "run/folder/source.h"
 #include "run/reference.h"
-#include "run/stores/start.h"
+#include "run/stores/store_set.h"
 #include "run/trace_file.h"
 
 #include <signal.h>
@@ -44,7 +44,7 @@ struct sw_trainer {
     struct sw_timeline_file *timeline; /* NULL: this start keeps no timeline */
     int64_t start_ns;                  /* time when this process began the run (sw_now_ns) */
     const volatile sig_atomic_t *stop; /* set by a signal handler */
-    struct sw_start start;
+    struct sw_store_set stores;
     int lock;                     /* descriptor of the lock on the run, held by rank 0; -1: none */
     int made_folders;             /* how many directories this start made: the run's folder and missing parents */
     bool made_store;              /* this start made the store */

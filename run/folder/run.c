@@ -387,8 +387,8 @@ static sw_status open_one(const char *folder, const struct sw_run *run, int64_t 
                                                               (long long)rank, (long long)run->ranks);
 }
 
-static sw_status open_set(const char *folder, const struct sw_run *run, const struct sw_store_choice *choice,
-                          struct sw_store_set *out) {
+static sw_status open_set(const char *folder, const struct sw_run *run, const struct sw_stores_choice *choice,
+                          struct sw_open_stores *out) {
     int64_t step = choice->most_step;
     for (int64_t rank = 0; rank < run->ranks; rank++) {
         if (choice->wanted != NULL && !choice->wanted[rank])
@@ -409,25 +409,25 @@ static sw_status open_set(const char *folder, const struct sw_run *run, const st
     return SW_OK;
 }
 
-sw_status sw_run_open_stores(const char *folder, const struct sw_run *run, const struct sw_store_choice *choice,
-                             struct sw_store_set *out) {
-    *out =
-        (struct sw_store_set){.count = (int)run->ranks, .store = calloc((size_t)run->ranks, sizeof(struct sw_store *))};
+sw_status sw_run_open_stores(const char *folder, const struct sw_run *run, const struct sw_stores_choice *choice,
+                             struct sw_open_stores *out) {
+    *out = (struct sw_open_stores){.count = (int)run->ranks,
+                                   .store = calloc((size_t)run->ranks, sizeof(struct sw_store *))};
     const sw_status status = out->store == NULL
                                  ? sw_fail(SW_ERR_NOMEM, "no memory to open %lld stores", (long long)run->ranks)
                                  : open_set(folder, run, choice, out);
     if (status != SW_OK)
-        sw_store_set_close(out);
+        sw_open_stores_close(out);
     return status;
 }
 
 sw_status sw_run_open_to_read(const char *folder, const struct sw_option_list *moved, struct sw_run *run,
-                              struct sw_store_set *out) {
+                              struct sw_open_stores *out) {
     struct sw_confined *confined = NULL;
     sw_status status = sw_confine(folder, &confined);
     if (status == SW_OK)
         status = sw_run_read(folder, run);
-    const struct sw_store_choice newest = {.moved = moved, .most_step = SW_STORE_NEWEST};
+    const struct sw_stores_choice newest = {.moved = moved, .most_step = SW_STORE_NEWEST};
     if (status == SW_OK)
         status = sw_run_open_stores(folder, run, &newest, out);
     sw_confine_end(confined);
@@ -441,11 +441,11 @@ bool sw_run_store_is_of(const struct sw_store *store, const struct sw_units *uni
     return same;
 }
 
-void sw_store_set_close(struct sw_store_set *set) {
+void sw_open_stores_close(struct sw_open_stores *set) {
     for (int i = 0; set->store != NULL && i < set->count; i++)
         sw_store_close(set->store[i]);
     free(set->store);
-    *set = (struct sw_store_set){0};
+    *set = (struct sw_open_stores){0};
 }
 
 #define MOST_STEPS (1LL << 53)

@@ -143,22 +143,22 @@ struct sw_units;
 bool sw_run_store_is_of(const struct sw_store *store, const struct sw_units *units);
 
 /* The stores of a run, opened for reading (sw_store_open_to_read) at the newest step that every one of them has. */
-struct sw_store_set {
+struct sw_open_stores {
     int count;
     struct sw_store **store; /* `count` entries; NULL: that store was not wanted */
 };
-struct sw_store_choice {
+struct sw_stores_choice {
     const struct sw_option_list *moved; /* places of the stores; NULL or empty: where run.json says */
     const bool *wanted;                 /* one entry per store: whether to open it; NULL: all */
     int64_t most_step;                  /* SW_STORE_NEWEST, or the latest step to open */
 };
-sw_status sw_run_open_stores(const char *folder, const struct sw_run *run, const struct sw_store_choice *choice,
-                             struct sw_store_set *out);
+sw_status sw_run_open_stores(const char *folder, const struct sw_run *run, const struct sw_stores_choice *choice,
+                             struct sw_open_stores *out);
 /* Reads run.json and opens its stores. run must be zero; the caller always releases it. Any failure while another
  * process trains the run is SW_ERR_OVERTAKEN. */
 sw_status sw_run_open_to_read(const char *folder, const struct sw_option_list *moved, struct sw_run *run,
-                              struct sw_store_set *out);
-void sw_store_set_close(struct sw_store_set *set);
+                              struct sw_open_stores *out);
+void sw_open_stores_close(struct sw_open_stores *set);
 
 /* Convert the stores of a run to and from run.json. */
 json_t *sw_run_stores_to_json(const struct sw_run_store *stores, int64_t count);

@@ -95,7 +95,7 @@ static void records_close(struct records *self) {
 }
 
 /* Opens every `ranks`-th store of a set, which has some of them; the first is that of tensor rank `rank`. */
-static sw_status records_open(const struct sw_store_set *set, int rank, int ranks, int64_t tiles,
+static sw_status records_open(const struct sw_open_stores *set, int rank, int ranks, int64_t tiles,
                               struct records **out) {
     struct records *self = *out = calloc(1, sizeof *self);
     if (self == NULL)
@@ -368,7 +368,7 @@ enum { MADE_GRAINS = 32 };
 
 struct sw_state_reader {
     char folder[SW_RUN_PATH_CHARS];
-    struct sw_store_set stores; /* some may be NULL; count 0: the weights come from elsewhere */
+    struct sw_open_stores stores; /* some may be NULL; count 0: the weights come from elsewhere */
     struct sw_model_config config;
     sw_optimizer_format optimizer;
     struct sw_units *units; /* owned: those of a run, with whole layers; NULL: they are not made, or borrowed */
@@ -412,7 +412,7 @@ void sw_state_close(struct sw_state_reader *self) {
     free(self->made);
     sw_frozen_close(self->frozen);
     sw_units_destroy(self->units);
-    sw_store_set_close(&self->stores);
+    sw_open_stores_close(&self->stores);
     free(self);
 }
 
@@ -426,15 +426,15 @@ static sw_status hand_over(struct sw_state_reader *self, sw_status status, struc
 }
 
 /* Makes the reader of a run's stores, which it takes even after a failure. */
-static sw_status make_of_run(const char *folder, const struct sw_run *run, struct sw_store_set *stores,
+static sw_status make_of_run(const char *folder, const struct sw_run *run, struct sw_open_stores *stores,
                              struct sw_state_reader **out) {
     const sw_status status = make((int)run->tensor_ranks, run->tiles, out);
     if (status != SW_OK) {
-        sw_store_set_close(stores);
+        sw_open_stores_close(stores);
         return status;
     }
     (*out)->stores = *stores;
-    *stores = (struct sw_store_set){0};
+    *stores = (struct sw_open_stores){0};
     (*out)->config = run->config;
     (*out)->optimizer = run->optimizer;
     snprintf((*out)->folder, sizeof(*out)->folder, "%s", folder);
@@ -443,7 +443,7 @@ static sw_status make_of_run(const char *folder, const struct sw_run *run, struc
 
 static sw_status open_run(const char *folder, const struct sw_run_moved *moved, struct sw_run *run,
                           struct sw_state_reader **out) {
-    struct sw_store_set stores = {0};
+    struct sw_open_stores stores = {0};
     SW_TRY(sw_run_open_to_read(folder, moved->nvme, run, &stores));
     SW_TRY(make_of_run(folder, run, &stores, out));
     SW_TRY(sw_run_move_model(run, moved->model));
@@ -459,8 +459,8 @@ sw_status sw_state_open_run(const char *folder, const struct sw_run_moved *moved
 }
 
 static sw_status open_stores(const struct sw_state_spec *spec, struct sw_state_reader **out) {
-    const struct sw_store_choice choice = {.wanted = spec->wanted, .most_step = spec->step};
-    struct sw_store_set stores = {0};
+    const struct sw_stores_choice choice = {.wanted = spec->wanted, .most_step = spec->step};
+    struct sw_open_stores stores = {0};
     SW_TRY(sw_run_open_stores(spec->folder, spec->run, &choice, &stores));
     SW_TRY(make_of_run(spec->folder, spec->run, &stores, out));
     return spec->step == SW_STORE_NEWEST || sw_state_commit(*out)->step == spec->step
@@ -475,7 +475,7 @@ sw_status sw_state_open_stores(const struct sw_state_spec *spec, struct sw_state
     return hand_over(self, status, out);
 }
 
-sw_status sw_state_take_stores(struct sw_store_set *stores, const struct sw_units *units, int64_t tiles,
+sw_status sw_state_take_stores(struct sw_open_stores *stores, const struct sw_units *units, int64_t tiles,
                                struct sw_state_reader **out) {
     struct sw_state_reader *self = NULL;
     const struct sw_run run = {.tensor_ranks = 1, .tiles = tiles, .optimizer = units->optimizer};
@@ -701,7 +701,7 @@ const struct sw_store_commit *sw_state_commit(const struct sw_state_reader *self
     return sw_store_last_commit(self->stores.store[s]);
 }
 
-const struct sw_store_set *sw_state_stores(const struct sw_state_reader *self) {
+const struct sw_open_stores *sw_state_stores(const struct sw_state_reader *self) {
     return &self->stores;
 }
 

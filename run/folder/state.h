@@ -37,7 +37,7 @@ sw_status sw_state_open_stores(const struct sw_state_spec *spec, struct sw_state
 
 /* Opens a reader of open stores of ranks that have the whole of each layer. It owns the stores, even after a failure.
  * The units must outlive it. tiles: number of consecutive units that halves of a block are cut into. */
-sw_status sw_state_take_stores(struct sw_store_set *stores, const struct sw_units *units, int64_t tiles,
+sw_status sw_state_take_stores(struct sw_open_stores *stores, const struct sw_units *units, int64_t tiles,
                                struct sw_state_reader **out);
 
 /* The weights of one tensor rank, which come from elsewhere. */
@@ -75,7 +75,7 @@ sw_status sw_state_records(struct sw_state_reader *self, int part, int64_t unit,
 const struct sw_store_commit *sw_state_commit(const struct sw_state_reader *self);
 /* Return a run's stores, the units of its model with whole layers, and its frozen weights; NULL: it has none. All
  * belong to the reader. */
-const struct sw_store_set *sw_state_stores(const struct sw_state_reader *self);
+const struct sw_open_stores *sw_state_stores(const struct sw_state_reader *self);
 const struct sw_units *sw_state_units(const struct sw_state_reader *self);
 struct sw_frozen *sw_state_frozen(const struct sw_state_reader *self);
 

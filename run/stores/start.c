@@ -15,7 +15,7 @@
 #include "io/store/block.h"
 #include "run/folder/frozen.h"
 #include "run/folder/run.h"
-#include "run/stores/rank_store_private.h"
+#include "run/stores/orphans.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -95,22 +95,6 @@ void sw_unfinished_start_release(struct sw_unfinished_start *unfinished) {
     *unfinished = (struct sw_unfinished_start){0};
 }
 
-/* A function called for the place of each store, until one call fails. */
-typedef sw_status (*visit_function)(void *context, const char *place, const char *id);
-
-static sw_status visit_places(const char *folder, const struct sw_run *run, visit_function visit, void *context) {
-    for (int64_t rank = 0; rank < run->ranks; rank++) {
-        struct sw_places places;
-        SW_TRY(sw_run_places(folder, run, rank, NULL, &places));
-        sw_status status = SW_OK;
-        for (int i = 0; status == SW_OK && i < places.count; i++)
-            status = visit(context, places.path[i], run->store[rank].id);
-        sw_places_release(&places);
-        SW_TRY(status);
-    }
-    return SW_OK;
-}
-
 static bool is_among(const char *name, const char *const *names) {
     for (int i = 0; names[i] != NULL; i++)
         if (strcmp(name, names[i]) == 0)
@@ -174,19 +158,9 @@ sw_status sw_unfinished_start_check(const char *folder, const struct sw_unfinish
     return unfinished->whole ? check_names(folder, made, &unfinished->run) : check_names(folder, alone, NULL);
 }
 
-static sw_status remove_store(void *context, const char *place, const char *id) {
-    /* The first commit is that of step 0. */
-    SW_TRY(sw_store_remove(place, id, 0));
+static sw_status remove_store(void *context, int64_t rank, const char *place) {
     const struct sw_run *run = context;
-    const char *slash = strrchr(place, '/');
-    if (slash != NULL && is_of_rank(slash + 1, run))
-        sw_folder_remove_empty(place);
-    return SW_OK;
-}
-
-/* Removes the stores of the start that this machine sees, and their folders. */
-static sw_status unfinished_start_remove(const char *folder, const struct sw_unfinished_start *unfinished) {
-    return unfinished->whole ? visit_places(folder, &unfinished->run, remove_store, (void *)&unfinished->run) : SW_OK;
+    return sw_stores_remove_at(place, run->store[rank].id, 0); /* the first commit is that of step 0 */
 }
 
 /* A search for remains: `found` tells whether this machine sees any file of the run's stores, or a rank's folder that
@@ -197,8 +171,8 @@ struct rest {
 };
 
 /* A rank that was killed may have made its folder but no store yet; only other ranks can remove that folder. */
-static sw_status look(void *context, const char *place, const char *id) {
-    (void)id;
+static sw_status look(void *context, int64_t rank, const char *place) {
+    (void)rank;
     struct rest *rest = context;
     bool is_device;
     SW_TRY(sw_block_find(place, &is_device));
@@ -212,7 +186,7 @@ static sw_status look(void *context, const char *place, const char *id) {
 
 static bool unfinished_start_has_stores(const char *folder, const struct sw_run *run) {
     struct rest rest = {.run = run};
-    return visit_places(folder, run, look, &rest) != SW_OK || rest.found;
+    return sw_stores_visit(folder, run, look, &rest) != SW_OK || rest.found;
 }
 
 static sw_status path_of(const char *folder, char path[SW_RUN_PATH_CHARS]) {
@@ -271,14 +245,16 @@ static sw_status remove_rest(const char *folder) {
                          strerror(errno));
 }
 
-/* Removes the stores, on one rank of each machine, one machine after the other: machines may share drives. */
+/* Removes the stores and their folders, on one rank of each machine, one machine after the other: machines may share
+ * drives. */
 static sw_status remove_stores(struct sw_ranks *ranks, const char *folder,
                                const struct sw_unfinished_start *unfinished) {
     struct sw_comm *comm = sw_ranks_comm(ranks);
     const struct sw_comm_identity alone = {.nodes = 1}, *place = comm != NULL ? sw_comm_identity(comm) : &alone;
     for (int node = 0; node < place->nodes; node++) {
         const bool own = place->node == node && place->local_rank == 0;
-        SW_TRY(sw_ranks_agree_on_error(ranks, own ? unfinished_start_remove(folder, unfinished) : SW_OK));
+        SW_TRY(sw_ranks_agree_on_error(
+            ranks, own ? sw_stores_visit(folder, &unfinished->run, remove_store, (void *)&unfinished->run) : SW_OK));
     }
     return SW_OK;
 }
@@ -309,15 +285,14 @@ sw_status sw_start_clear(struct sw_ranks *ranks, const char *folder) {
 
 /* Creates starting.json exclusively before anything else is written, so that of two starts one fails even on a file
  * system without locks. Another start may have finished since the folder was checked. */
-static sw_status write_announcement(const struct sw_rank_stores *stores) {
+sw_status sw_start_announce(const char *folder, const struct sw_run *run) {
     char path[SW_RUN_PATH_CHARS];
-    SW_TRY(path_of(stores->folder, path));
+    SW_TRY(path_of(folder, path));
     const int file = sw_path_open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (file < 0)
-        return errno == EEXIST ? refuse_second(stores->folder)
+        return errno == EEXIST ? refuse_second(folder)
                                : sw_fail(SW_ERR_IO, "cannot make %s: %s", path, strerror(errno));
-    sw_status status = sw_run_is_one(stores->folder) ? refuse_second(stores->folder)
-                                                     : sw_unfinished_start_write(file, path, stores->run);
+    sw_status status = sw_run_is_one(folder) ? refuse_second(folder) : sw_unfinished_start_write(file, path, run);
     close(file);
     /* Stores on other drives may survive a power loss, so the file that lists them must survive too. */
     if (status == SW_OK)
@@ -325,14 +300,6 @@ static sw_status write_announcement(const struct sw_rank_stores *stores) {
     if (status != SW_OK)
         sw_path_unlink(path);
     return status;
-}
-
-sw_status sw_start_announce(const struct sw_rank_stores *stores, struct sw_start *start) {
-    SW_TRY(sw_ranks_agree_on_error(stores->ranks, sw_store_new_id(start->id)));
-    SW_TRY(sw_rank_record_own(stores, start->id, true));
-    SW_TRY(sw_ranks_first(stores->ranks, write_announcement(stores)));
-    start->announced = true;
-    return SW_OK;
 }
 
 static sw_status finish(const char *folder) {
@@ -344,17 +311,14 @@ static sw_status finish(const char *folder) {
     return sw_file_flush_folder_of(path);
 }
 
-sw_status sw_start_finish(struct sw_ranks *ranks, const char *folder, struct sw_start *start) {
+sw_status sw_start_finish(struct sw_ranks *ranks, const char *folder) {
     SW_TRY(sw_ranks_agree_on_error(ranks, SW_OK));
-    SW_TRY(sw_ranks_first(ranks, finish(folder)));
-    *start = (struct sw_start){0};
-    return SW_OK;
+    return sw_ranks_first(ranks, finish(folder));
 }
 
-void sw_start_undo(const struct sw_rank_stores *stores, struct sw_start *start) {
+void sw_start_undo(const char *folder, const struct sw_run *run) {
     SW_HANDLES_ERRORS(); /* the error of the start stays */
     char path[SW_RUN_PATH_CHARS];
-    if (start->announced && !unfinished_start_has_stores(stores->folder, stores->run))
-        (void)remove_files(stores->folder, path);
-    *start = (struct sw_start){0};
+    if (!unfinished_start_has_stores(folder, run))
+        (void)remove_files(folder, path);
 }

@@ -6,13 +6,11 @@
 #ifndef SW_RUN_STORES_START_H
 #define SW_RUN_STORES_START_H
 
+#include "core/status.h"
+#include "job/machine/ranks.h"
 #include "run/folder/run.h"
-#include "run/stores/rank_store.h"
 
-struct sw_start {
-    char id[SW_STORE_ID_CHARS]; /* id for this rank's store */
-    bool announced;             /* starting.json lists this start */
-};
+#include <stdbool.h>
 
 /* Refuses a folder that holds anything but the remains of an unfinished start. Changes nothing. */
 sw_status sw_start_check(const char *folder);
@@ -20,13 +18,14 @@ sw_status sw_start_check(const char *folder);
 bool sw_start_is_unfinished(const char *folder);
 /* Removes the remains of an unfinished start. All ranks call it together. */
 sw_status sw_start_clear(struct sw_ranks *ranks, const char *folder);
-/* Refuses places that have a store, then writes starting.json. All ranks call it together. */
-sw_status sw_start_announce(const struct sw_rank_stores *stores, struct sw_start *start);
-/* Removes starting.json: the run can be resumed from now on. All ranks call it together. */
-sw_status sw_start_finish(struct sw_ranks *ranks, const char *folder, struct sw_start *start);
-/* Cleans up after a failed start, once this rank's store is removed. The rank that sees no other store any more removes
- * everything else, with empty folders of ranks that were killed. */
-void sw_start_undo(const struct sw_rank_stores *stores, struct sw_start *start);
+/* Writes starting.json, which lists the stores of `run`. Creates it exclusively before anything else is written, so
+ * that of two starts one fails even on a file system without locks. */
+sw_status sw_start_announce(const char *folder, const struct sw_run *run);
+/* Removes starting.json, if there is one: the run can be resumed from now on. All ranks call it together. */
+sw_status sw_start_finish(struct sw_ranks *ranks, const char *folder);
+/* Cleans up after a failed start, once this rank's store is removed. The rank that sees no other store of `run` any
+ * more removes everything else, with empty folders of ranks that were killed. */
+void sw_start_undo(const char *folder, const struct sw_run *run);
 
 /* Reads starting.json, and finds and removes what else an unfinished start has left. */
 #define SW_START_FILE_NAME "starting.json"

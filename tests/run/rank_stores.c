@@ -8,8 +8,8 @@
 #include "offload/plan/shard.h"
 #include "run/folder/run.h"
 #include "run/folder/state.h"
-#include "run/stores/rank_store.h"
 #include "run/stores/start.h"
+#include "run/stores/store_set.h"
 
 #include <dlfcn.h>
 #include <signal.h>
@@ -186,12 +186,12 @@ static sw_status make(void *context, const struct sw_places *places, const char 
     return sw_store_create(&spec, NULL, NULL, out);
 }
 
-static struct sw_rank_stores stores(void) {
-    return (struct sw_rank_stores){.ranks = &job.ranks,
-                                   .folder = job.folder,
-                                   .run = &job.run,
-                                   .previous = getenv("SW_TEST_PREVIOUS") != NULL,
-                                   .make = make};
+static struct sw_store_set stores(void) {
+    return (struct sw_store_set){.ranks = &job.ranks,
+                                 .folder = job.folder,
+                                 .run = &job.run,
+                                 .previous = getenv("SW_TEST_PREVIOUS") != NULL,
+                                 .make = make};
 }
 
 /* Writes all that the store has in a generation, or compares it. */
@@ -247,31 +247,9 @@ static void take_settings(const char *nvme) {
     free(names);
 }
 
-static void create(int64_t step, const char *nvme) {
-    const struct sw_rank_stores all = stores();
-    struct sw_store *store = NULL;
-    require(sw_options_defaults(&sw_train_command, &job.run.settings));
-    job.run.settings.model = strdup(job.model);
-    require(sw_option_list_add(&job.run.settings.data, "data.bin"));
-    require(sw_config_load(job.model, &job.run.config));
-    take_settings(nvme);
-    require(sw_rank_places_agree(&all));
-    char id[SW_STORE_ID_CHARS];
-    require(sw_store_new_id(id));
-    const sw_status status = sw_rank_store_create(&all, id, &store);
-    if (status != SW_OK)
-        sw_rank_store_undo(&all, store);
-    require(status);
-    commit(store, step);
-    require(sw_ranks_first(&job.ranks, sw_run_write(job.folder, &job.run)));
-    sw_store_close(store);
-}
-
-/* Creates a run as a train does: first removes what a start that was cut off has left, and ends with a commit of step
- * 0, the only step that a start commits. */
-static void begin(const char *nvme) {
-    const struct sw_rank_stores all = stores();
-    struct sw_start start = {0};
+/* Creates a run as a train does: first removes what a start that was cut off has left. A train commits step 0. */
+static void begin(int64_t step, const char *nvme) {
+    struct sw_store_set all = stores();
     struct sw_store *store = NULL;
     require(sw_ranks_first(&job.ranks, sw_start_check(job.folder)));
     require(sw_options_defaults(&sw_train_command, &job.run.settings));
@@ -280,22 +258,24 @@ static void begin(const char *nvme) {
     require(sw_config_load(job.model, &job.run.config));
     take_settings(nvme);
     require(sw_start_clear(&job.ranks, job.folder));
-    require(sw_rank_places_agree(&all));
-    require(sw_start_announce(&all, &start));
-    require(sw_rank_store_create(&all, start.id, &store));
+    require(sw_store_set_places_agree(&all));
+    const sw_status status = sw_store_set_begin(&all, &store);
+    if (status != SW_OK)
+        sw_store_set_withdraw(&all, store);
+    require(status);
     require(sw_ranks_first(&job.ranks, sw_run_write(job.folder, &job.run)));
-    commit(store, 0);
-    require(sw_start_finish(&job.ranks, job.folder, &start));
+    commit(store, step);
+    require(sw_store_set_publish(&all));
     sw_store_close(store);
 }
 
 /* Opens as a resume does, and has every byte compared. Gives the step. */
 static struct sw_store *resume(const char *nvme) {
-    const struct sw_rank_stores all = stores();
+    struct sw_store_set all = stores();
     struct sw_store *store = NULL;
     require(sw_ranks_agree_on_error(&job.ranks, sw_run_read(job.folder, &job.run)));
     take_settings(nvme);
-    require(sw_rank_store_open(&all, &store));
+    require(sw_store_set_open(&all, &store));
     require(sw_ranks_first(&job.ranks, sw_run_write(job.folder, &job.run)));
     const struct sw_store_commit *found = sw_store_last_commit(store);
     pass(store, false, found->generation, found->step);
@@ -387,10 +367,8 @@ static void take_death(void) {
 }
 
 static void act(const char *what, int64_t number, const char *nvme) {
-    if (strcmp(what, "create") == 0)
-        create(number, nvme);
-    else if (strcmp(what, "begin") == 0)
-        begin(nvme);
+    if (strcmp(what, "begin") == 0)
+        begin(number, nvme);
     else if (strcmp(what, "resume") == 0)
         sw_store_close(resume(nvme));
     else if (strcmp(what, "commit") == 0)

@@ -87,7 +87,7 @@ def every_number_of_ranks_takes_over_from_every_other():
         path = os.path.join(top, "run")
         os.mkdir(path)
         stops = tour(COUNTS)
-        problems += expect(job(stops[0], "create", path, STEP), None, "create")
+        problems += expect(job(stops[0], "begin", path, STEP), None, "create")
         for before, after in zip(stops, stops[1:]):
             problems += expect(job(after, "resume", path), STEP, f"{before} to {after}")
             problems += expected_in(path, after)
@@ -102,7 +102,7 @@ def every_number_of_ranks_takes_over_from_every_other():
 def whole_stores_are_shared_out_and_back():
     problems = []
     with folder() as path:
-        problems += expect(job(3, "create", path, STEP, whole=True), None, "create")
+        problems += expect(job(3, "begin", path, STEP, whole=True), None, "create")
         problems += expected_in(path, 3, "-whole")
         for ranks, whole in ((3, False), (2, True), (2, False), (3, True), (1, False), (2, True)):
             problems += expect(job(ranks, "resume", path, whole=whole), STEP, f"{ranks}, whole {whole}")
@@ -144,7 +144,8 @@ def resumed(path, group, what, **more):
 
 
 def every_tensor_group_takes_over_from_every_other():
-    """Every pair of groups, and with each model some of them. Each group of each model is read by tensors once."""
+    """Every pair of groups, and with each model some of them. Each group is read by tensors once, and the largest
+    with each model."""
     problems, draw, read = [], random.Random(jobs.SEED), set()
     with folder() as top:
         for number, model in enumerate(models(top)):
@@ -152,11 +153,11 @@ def every_tensor_group_takes_over_from_every_other():
             os.mkdir(path)
             stops = tour(GROUPS) if number == 0 else draw.sample(GROUPS, len(GROUPS))
             ranks, tensor, whole = stops[0]
-            problems += expect(job(ranks, "create", path, STEP, tensor=tensor, whole=whole, model=model), None, "create")
+            problems += expect(job(ranks, "begin", path, STEP, tensor=tensor, whole=whole, model=model), None, "create")
             for before, after in zip(stops, stops[1:]):
                 what = f"{os.path.basename(model)}: {before} to {after}"
                 problems += resumed(path, after, what)
-                if (model, after) not in read:
+                if (number == 0 or after[1] == 4) and (model, after) not in read:
                     problems += expect(job(1, "read", path, STEP, tensor=1), None, f"reading by tensors after {what}")
                 read.add((model, after))
                 if problems:
@@ -174,7 +175,7 @@ def a_death_while_groups_change_loses_nothing():
             death = f"{draw.randrange(during[0])}:{call}"
             what, path = f"{before} to {during}, killed at {death}, then {after}", os.path.join(top, f"run-{number}")
             os.mkdir(path)
-            problems += expect(job(before[0], "create", path, STEP, tensor=before[1], whole=before[2], model=model), None, what)
+            problems += expect(job(before[0], "begin", path, STEP, tensor=before[1], whole=before[2], model=model), None, what)
             code, _, err = job(during[0], "resume", path, death=death, tensor=during[1], whole=during[2])
             problems += [f"{what}: hangs: {err[-500:]}"] if code is None else []
             problems += resumed(path, after, what)
@@ -184,7 +185,7 @@ def a_death_while_groups_change_loses_nothing():
 def goes_back_to_what_all_ranks_have():
     problems = []
     with folder() as path:
-        problems += expect(job(3, "create", path, STEP), None, "create")
+        problems += expect(job(3, "begin", path, STEP), None, "create")
         problems += expect(job(3, "commit", path, 1), STEP, "one commits")
         problems += expect(job(1, "read", path, STEP), None, "reading")
         problems += expect(job(3, "resume", path), STEP, "back")
@@ -202,8 +203,8 @@ def refuses_what_does_not_belong_together():
         path, other, kept = (os.path.join(top, name) for name in ("run", "other", "kept"))
         os.mkdir(path)
         os.mkdir(other)
-        problems += expect(job(2, "create", path, STEP), None, "create")
-        problems += expect(job(2, "create", other, STEP), None, "create another")
+        problems += expect(job(2, "begin", path, STEP), None, "create")
+        problems += expect(job(2, "begin", other, STEP), None, "create another")
         mine, foreign = (os.path.join(at, "rank-1-of-2") for at in (path, other))
 
         def with_store(source, words, what):
@@ -235,9 +236,9 @@ def keeps_ranks_apart_by_names():
         for name in ("run", "shared", *(f"drive{r}" for r in range(3))):
             os.mkdir(os.path.join(top, name))
         own, shared = os.path.join(top, "drive{local_rank}"), os.path.join(top, "shared")
-        problems += refused(job(2, "create", path, STEP, nvme=f"{own},{shared}"), "shared", "a folder of two lists")
+        problems += refused(job(2, "begin", path, STEP, nvme=f"{own},{shared}"), "shared", "a folder of two lists")
         problems += [f"left: {left}" for left in stores_in(top)]
-        problems += expect(job(2, "create", path, STEP, nvme=f"{own}:64MiB"), None, "create")
+        problems += expect(job(2, "begin", path, STEP, nvme=f"{own}:64MiB"), None, "create")
         wanted = [f"drive{r}/rank-{r}-of-2" for r in range(2)]
         problems += [] if stores_in(top) == wanted else [f"stores in {stores_in(top)}"]
         problems += expect(job(3, "resume", path), STEP, "on three")
@@ -259,7 +260,7 @@ def stores_that_were_moved_change_ranks_at_once():
         path, drive, moved = (os.path.join(top, name) for name in ("run", "drive", "moved"))
         for name in (path, drive):
             os.mkdir(name)
-        problems += expect(job(2, "create", path, STEP, nvme=drive), None, "create")
+        problems += expect(job(2, "begin", path, STEP, nvme=drive), None, "create")
         for ranks in (3, 1, 2):
             os.rename(drive, moved)
             if ranks == 1:
@@ -286,7 +287,7 @@ def a_death_leaves_the_old_stores_or_the_new():
         death = f"{draws.randrange(during)}:{call}"
         what = f"{before} to {during}, killed at {death}, then {after}"
         with folder() as path:
-            problems += expect(job(before, "create", path, STEP), None, what)
+            problems += expect(job(before, "begin", path, STEP), None, what)
             code, _, err = job(during, "resume", path, death=death)
             if code is None:
                 problems += [f"{what}: hangs: {err[-500:]}"]
@@ -313,13 +314,13 @@ def a_refused_change_is_taken_back():
         path, other, drive = (os.path.join(top, name) for name in ("run", "other", "drive"))
         for name in (path, other, drive):
             os.mkdir(name)
-        problems += expect(job(2, "create", path, STEP, nvme=drive), None, "create")
+        problems += expect(job(2, "begin", path, STEP, nvme=drive), None, "create")
         before = stores_in(drive)
         for ranks in (1, 3):
             problems += refused(job(ranks, "resume", path, nvme=drive + ":64KiB"), "may have 64.00 KiB", f"on {ranks}")
             problems += [] if read_run(path)["left"] == [] else [f"on {ranks}: {read_run(path)['left']} is announced"]
             problems += [] if stores_in(drive) == before else [f"on {ranks}: stores in {stores_in(drive)}"]
-        problems += expect(job(1, "create", other, STEP, nvme=drive), None, "another run")
+        problems += expect(job(1, "begin", other, STEP, nvme=drive), None, "another run")
         problems += expect(job(2, "resume", path), STEP, "the run")
         problems += expect(job(1, "resume", other), STEP, "the other run")
     return problems
@@ -331,7 +332,7 @@ def an_older_run_json_removes_nothing():
     with folder() as top:
         path, old = os.path.join(top, "run"), os.path.join(top, "old.spillway")
         os.mkdir(path)
-        problems += expect(job(1, "create", path, STEP), None, "create")
+        problems += expect(job(1, "begin", path, STEP), None, "create")
         shutil.copy(os.path.join(path, "store.spillway"), old)
         older = read_run(path)
         problems += expect(job(2, "resume", path), STEP, "on two")
@@ -373,7 +374,7 @@ def what_is_left_stays_where_the_own_store_is_damaged():
     """It may be the last whole copy."""
     problems = []
     with folder() as path:
-        problems += expect(job(1, "create", path, STEP), None, "create")
+        problems += expect(job(1, "begin", path, STEP), None, "create")
         shutil.copytree(path, os.path.join(path, "kept"))
         problems += expect(job(2, "resume", path), STEP, "on two")
         run, once = read_run(path), read_run(os.path.join(path, "kept"))
@@ -394,7 +395,7 @@ def the_commit_before_on_every_rank():
     """A damaged last commit is given up on all ranks, where all have the one before whole; else nothing changes."""
     problems = []
     with folder() as path:
-        problems += expect(job(3, "create", path, STEP), None, "create")
+        problems += expect(job(3, "begin", path, STEP), None, "create")
         problems += expect(job(3, "commit", path, 3), STEP, "all commit")
         problems += expect(job(3, "commit", path, 3), STEP + 1, "all commit again")
         # The last commit is of the first generation again.
@@ -420,7 +421,7 @@ def no_rank_drops_a_commit_before_all_are_verified():
     """The rank that is behind has its newest commit damaged: those that are ahead keep theirs until it is whole again."""
     problems = []
     with folder() as path:
-        problems += expect(job(3, "create", path, STEP), None, "create")
+        problems += expect(job(3, "begin", path, STEP), None, "create")
         problems += expect(job(3, "commit", path, 2), STEP, "two commit")
         behind = os.path.join(path, "rank-2-of-3", "store.spillway")
         ahead = [os.path.join(path, f"rank-{rank}-of-3", "store.spillway") for rank in range(2)]
@@ -448,7 +449,7 @@ def a_store_with_an_unfinished_commit_is_removed():
     """It shows a later step than the one that was taken over, and is left behind all the same."""
     problems = []
     with folder() as path:
-        problems += expect(job(2, "create", path, STEP), None, "create")
+        problems += expect(job(2, "begin", path, STEP), None, "create")
         problems += expect(job(2, "commit", path, 1), STEP, "one commits")
         tear_record(os.path.join(path, "rank-0-of-2", "store.spillway"), STEP + 1)
         problems += expect(job(1, "resume", path), STEP, "on one")

@@ -339,8 +339,6 @@ static void test_a_start_that_failed_leaves_no_folder_of_a_rank(void **state) {
     struct sw_run run = {0};
     describe(&run);
     for (int full = 1; full >= 0; full--) {
-        struct sw_start start = {.announced = true};
-        const struct sw_rank_stores stores = {.folder = folder, .run = &run};
         for (int rank = 0; rank < 2 && full == 1; rank++)
             make_rank_folder(state, &run, rank, path[rank]);
         snprintf(store, sizeof store, "%s/" SW_STORE_FILE_NAME, path[1]);
@@ -350,7 +348,7 @@ static void test_a_start_that_failed_leaves_no_folder_of_a_rank(void **state) {
         } else {
             unlink(store);
         }
-        sw_start_undo(&stores, &start);
+        sw_start_undo(folder, &run);
         assert_int_equal(access(path[0], F_OK), -1);
         assert_int_equal(access(path[1], F_OK), full == 1 ? 0 : -1);
         assert_int_equal(sw_start_is_unfinished(folder), full == 1);

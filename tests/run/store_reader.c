@@ -62,7 +62,7 @@ static void no_weight_is_used_before_it_was_checked(void **state) {
     float *weights = malloc((size_t)unit.elems * sizeof *weights), *wanted = io_buffer(SW_OPTIMIZER_GRAIN_BYTES);
     for (test_seed = 1; test_seed <= SEEDS; test_seed++) {
         struct careless careless[STORES];
-        struct sw_store_set stores = {.count = STORES, .store = calloc(STORES, sizeof(struct sw_store *))};
+        struct sw_open_stores stores = {.count = STORES, .store = calloc(STORES, sizeof(struct sw_store *))};
         struct sw_state_reader *reader;
         struct sw_load load;
         for (int rank = 0; rank < STORES; rank++) {

@@ -1,12 +1,21 @@
-/* This rank's own store: where it goes, how it is made and checked there, and that its commit is the same as the other
- * ranks'. */
+/* A set of stores, one for each rank: where each rank's store goes, how a new set is made, published and taken back,
+ * and how stores that are not the run's are removed.
+ *
+ * A new set takes gigabytes, perhaps on several machines. So it is listed, durably, before any of its stores is made,
+ * and the next start or resume finds and removes what was made, by id, without a guess. A new run has no run.json yet
+ * and lists its set in starting.json (start.h); a resume lists it among the orphans in run.json.
+ *
+ * Changing old stores in place would need no second set, but a kill halfway would leave neither layout. Instead one
+ * atomic replacement of run.json swaps the two sets: at every instant it names one whole set, and anything else is
+ * found and removed at the next resume. */
+#include "run/stores/store_set.h"
+
 #include "core/confine.h"
 #include "core/files/files.h"
-#include "core/log.h"
 #include "core/size.h"
-#include "run/folder/run.h"
-#include "run/stores/rank_store.h"
-#include "run/stores/rank_store_private.h"
+#include "run/stores/orphans.h"
+#include "run/stores/start.h"
+#include "run/stores/store_set_private.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -70,7 +79,7 @@ static sw_status check_pair(const struct list *own, const struct list *other, in
         one, (long long)other_rank);
 }
 
-static sw_status describe(const struct sw_rank_stores *self, struct list *own, struct sw_places *places) {
+static sw_status describe(const struct sw_store_set *self, struct list *own, struct sw_places *places) {
     const struct sw_store_owner owner = sw_settings_owner(&self->run->settings);
     SW_TRY(sw_places_of(&self->run->settings.nvme, self->folder, &owner, places));
     own->count = places->count;
@@ -79,7 +88,7 @@ static sw_status describe(const struct sw_rank_stores *self, struct list *own, s
     return SW_OK;
 }
 
-static sw_status compare_places(const struct sw_rank_stores *self, const struct list *all,
+static sw_status compare_places(const struct sw_store_set *self, const struct list *all,
                                 const struct sw_places *places) {
     const int rank = sw_ranks_rank(self->ranks);
     for (int other = 0; other < rank; other++)
@@ -88,7 +97,7 @@ static sw_status compare_places(const struct sw_rank_stores *self, const struct 
     return SW_OK;
 }
 
-sw_status sw_rank_places_agree(const struct sw_rank_stores *self) {
+sw_status sw_store_set_places_agree(const struct sw_store_set *self) {
     struct sw_ranks *ranks = self->ranks;
     struct sw_places places = {0};
     if (sw_ranks_count(ranks) == 1)
@@ -106,7 +115,7 @@ sw_status sw_rank_places_agree(const struct sw_rank_stores *self) {
 }
 
 /* Refuses places that have a store: anything made there may have to be removed, and must not be another run's. */
-static sw_status rank_refuse_taken(const struct sw_places *places) {
+static sw_status refuse_taken(const struct sw_places *places) {
     char path[SW_RUN_PATH_CHARS];
     bool found;
     for (int i = 0; i < places->count; i++) {
@@ -152,7 +161,7 @@ static sw_status compare_sights(const struct sight *own, const struct sight *fir
                    folder);
 }
 
-sw_status sw_rank_agree_on_folder(struct sw_ranks *ranks, const char *folder) {
+sw_status sw_store_set_folder_agrees(struct sw_ranks *ranks, const char *folder) {
     struct sight own = {0};
     void *all;
     if (sw_ranks_count(ranks) == 1)
@@ -180,7 +189,7 @@ static int64_t text_bytes(const struct sw_places *places) {
     return bytes;
 }
 
-static void tell(const struct sw_rank_stores *self, const char *id, const struct sw_places *places, struct told *own) {
+static void tell(const struct sw_store_set *self, const char *id, const struct sw_places *places, struct told *own) {
     const struct sw_store_owner owner = sw_settings_owner(&self->run->settings);
     assert(own != NULL);
     snprintf(own->id, sizeof own->id, "%s", id);
@@ -195,7 +204,7 @@ static void tell(const struct sw_rank_stores *self, const char *id, const struct
 }
 
 /* Without --nvme the store moves together with the run's folder, so no places are kept. */
-static bool lies_in_folder(const struct sw_rank_stores *self, const struct sw_places *places) {
+static bool lies_in_folder(const struct sw_store_set *self, const struct sw_places *places) {
     const size_t chars = strlen(self->folder);
     return self->run->settings.nvme.count == 0 && places->count == 1 &&
            strncmp(places->path[0], self->folder, chars) == 0;
@@ -213,7 +222,7 @@ static sw_status hear(const struct told *told, struct sw_run_store *out) {
     return SW_OK;
 }
 
-static sw_status share(const struct sw_rank_stores *self, const char *id, const struct sw_places *places,
+static sw_status share(const struct sw_store_set *self, const char *id, const struct sw_places *places,
                        struct sw_run_store *out) {
     const int64_t count = sw_ranks_count(self->ranks);
     int64_t negative = -sw_round_up((int64_t)sizeof(struct told) + text_bytes(places), (int64_t)sizeof(int64_t));
@@ -233,7 +242,13 @@ end:
     return status;
 }
 
-sw_status sw_rank_record(const struct sw_rank_stores *self, const char *id, const struct sw_places *places) {
+sw_status sw_store_set_places(const struct sw_store_set *self, struct sw_places *out) {
+    const struct sw_store_owner owner = sw_settings_owner(&self->run->settings);
+    return sw_places_of_rank(&self->run->settings.nvme, self->folder, &owner, out);
+}
+
+sw_status sw_store_set_record(const struct sw_store_set *self, const char *id, const struct sw_places *places,
+                              struct sw_run *into) {
     static const struct sw_places in_folder = {0};
     const struct sw_store_owner owner = sw_settings_owner(&self->run->settings);
     struct sw_run_store *stores = calloc((size_t)owner.ranks, sizeof *stores);
@@ -246,180 +261,166 @@ sw_status sw_rank_record(const struct sw_rank_stores *self, const char *id, cons
         sw_run_stores_release(stores, owner.ranks);
         return status;
     }
-    sw_run_stores_release(self->run->store, self->run->ranks);
-    self->run->store = stores;
-    self->run->ranks = owner.ranks;
-    self->run->whole = owner.whole;
-    self->run->optimizer = owner.optimizer;
-    self->run->tensor_ranks = owner.tensor_ranks;
-    self->run->tiles = self->run->settings.tiles;
+    sw_run_stores_release(into->store, into->ranks);
+    into->store = stores;
+    into->ranks = owner.ranks;
+    into->whole = owner.whole;
+    into->optimizer = owner.optimizer;
+    into->tensor_ranks = owner.tensor_ranks;
+    into->tiles = self->run->settings.tiles;
     return SW_OK;
 }
 
-sw_status sw_rank_record_own(const struct sw_rank_stores *self, const char *id, bool must_be_free) {
+/* Writes the new stores of all ranks into a run, each at its rank's own places. If `must_be_free`, refuses places that
+ * have a store. */
+static sw_status record_new(const struct sw_store_set *self, bool must_be_free, struct sw_run *into) {
     struct sw_places places;
-    sw_status status = sw_ranks_agree_on_error(self->ranks, sw_rank_own_places(self, &places));
+    sw_status status = sw_ranks_agree_on_error(self->ranks, sw_store_set_places(self, &places));
     if (status == SW_OK && must_be_free)
-        status = sw_ranks_agree_on_error(self->ranks, rank_refuse_taken(&places));
+        status = sw_ranks_agree_on_error(self->ranks, refuse_taken(&places));
     if (status == SW_OK)
-        status = sw_rank_record(self, id, &places);
+        status = sw_store_set_record(self, self->id, &places, into);
     sw_places_release(&places);
     return status;
 }
 
-/* Handles orphaned stores: those that a change of ranks or layout has superseded, and new ones of a change that was
- * interrupted. */
+/* Makes a new set, and publishes it. */
 
-static const char *from_folder(const char *folder, const char *path) {
-    const size_t chars = strlen(folder);
-    if (strncmp(path, folder, chars) != 0 || (path[chars] != '/' && path[chars] != '\0'))
-        return path;
-    return path[chars] == '\0' ? "." : path + chars + 1;
+static bool replaces(const struct sw_store_set *self) {
+    return self->old.ranks > 0;
 }
 
-static sw_status leave_one(const char *folder, const struct sw_run *of, int64_t rank, int64_t last_step,
-                           struct sw_run *run) {
+/* Creates the store of this rank in its places, with the folders. */
+static sw_status make_own(const struct sw_store_set *self, struct sw_store **out) {
+    const struct sw_store_owner owner = sw_settings_owner(&self->run->settings);
     struct sw_places places;
-    SW_TRY(sw_run_places(folder, of, rank, NULL, &places));
-    struct sw_run_store *orphan = &run->orphans[run->orphan_count++];
-    memcpy(orphan->id, of->store[rank].id, sizeof orphan->id);
-    orphan->last_step = last_step;
+    SW_TRY(sw_store_set_places(self, &places));
+    sw_status status = sw_places_make(&places, &owner);
+    if (status == SW_OK)
+        status = self->make(self->context, &places, self->id, out);
+    if (status != SW_OK)
+        sw_places_unmake(&places, &owner);
+    sw_places_release(&places);
+    return status;
+}
+
+/* Writes run.json with the new orphans, and otherwise with the old stores and settings. */
+static sw_status write_orphans(const struct sw_store_set *self) {
+    struct sw_run run = {0};
+    sw_status status = sw_run_read(self->folder, &run);
+    if (status == SW_OK) {
+        sw_run_stores_release(run.orphans, run.orphan_count);
+        run.orphans = self->run->orphans;
+        run.orphan_count = self->run->orphan_count;
+        status = sw_run_write(self->folder, &run);
+        run.orphans = NULL;
+        run.orphan_count = 0;
+    }
+    sw_run_release(&run);
+    return status;
+}
+
+sw_status sw_store_set_make(struct sw_store_set *self, struct sw_store **out) {
+    struct sw_ranks *ranks = self->ranks;
+    SW_TRY(sw_ranks_agree_on_error(ranks, sw_store_new_id(self->id)));
+    SW_TRY(record_new(self, true, replaces(self) ? &self->made : self->run));
+    /* A resume that fails takes back the announcement even if it may not have been written. */
+    self->announced = replaces(self);
+    if (replaces(self))
+        SW_TRY(sw_ranks_agree_on_error(ranks, sw_orphans_add(self->folder, &self->made, self->step, self->run)));
+    SW_TRY(sw_ranks_first(ranks, replaces(self) ? write_orphans(self) : sw_start_announce(self->folder, self->run)));
+    self->announced = true;
+    return sw_ranks_agree_on_error(ranks, make_own(self, out));
+}
+
+sw_status sw_store_set_begin(struct sw_store_set *self, struct sw_store **out) {
+    SW_TRY(sw_store_set_make(self, out));
+    return record_new(self, false, self->run);
+}
+
+sw_status sw_store_set_publish(struct sw_store_set *self) {
+    struct sw_ranks *ranks = self->ranks;
+    if (!replaces(self)) {
+        SW_TRY(sw_start_finish(ranks, self->folder));
+        self->announced = false;
+        return SW_OK;
+    }
+    SW_TRY(record_new(self, false, self->run));
+    sw_orphans_forget(self->run, &self->made);
+    SW_TRY(sw_ranks_agree_on_error(ranks, sw_orphans_add(self->folder, &self->old, self->newest, self->run)));
+    SW_TRY(sw_ranks_first(ranks, sw_run_write(self->folder, self->run)));
+    return sw_orphans_remove(ranks, self->folder, self->run);
+}
+
+/* Takes back a new set. */
+
+/* Tells whether run.json already names the new stores, or cannot be read: then they must not be touched. */
+static sw_status refuse_taken_up(const struct sw_store_set *self) {
+    struct sw_run run = {0};
+    sw_status status = sw_run_read(self->folder, &run);
+    if (status == SW_OK && strcmp(run.store[0].id, self->made.store[0].id) == 0)
+        status = sw_fail(SW_ERR_BUSY, "the new stores are the run's");
+    sw_run_release(&run);
+    return status;
+}
+
+static sw_status remove_own(const struct sw_store_set *self) {
+    struct sw_places places;
+    SW_TRY(sw_store_set_places(self, &places));
     sw_status status = SW_OK;
     for (int i = 0; status == SW_OK && i < places.count; i++)
-        status = sw_option_list_add(&orphan->places, from_folder(folder, places.path[i]));
+        status = sw_stores_remove_at(places.path[i], self->id, self->step);
     sw_places_release(&places);
     return status;
 }
 
-sw_status sw_rank_add_orphans(const char *folder, const struct sw_run *of, int64_t last_step, struct sw_run *run) {
-    struct sw_run_store *more = calloc((size_t)(run->orphan_count + of->ranks), sizeof *more);
-    if (more == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory for the stores of %lld ranks", (long long)of->ranks);
-    if (run->orphan_count > 0)
-        memcpy(more, run->orphans, (size_t)run->orphan_count * sizeof *more);
-    free(run->orphans);
-    run->orphans = more;
-    for (int64_t rank = 0; rank < of->ranks; rank++)
-        SW_TRY(leave_one(folder, of, rank, last_step, run));
-    return SW_OK;
+static sw_status forget_new(const struct sw_store_set *self) {
+    sw_orphans_forget(self->run, &self->made);
+    sw_orphans_forget(self->run, &self->old);
+    return write_orphans(self);
 }
 
-static bool is_of(const struct sw_run_store *store, const struct sw_run *run) {
-    for (int64_t rank = 0; rank < run->ranks; rank++)
-        if (strcmp(store->id, run->store[rank].id) == 0)
-            return true;
-    return false;
-}
-
-static void forget_one(struct sw_run *run, int64_t index) {
-    sw_option_list_release(&run->orphans[index].places);
-    memmove(&run->orphans[index], &run->orphans[index + 1],
-            (size_t)(--run->orphan_count - index) * sizeof run->orphans[0]);
-}
-
-void sw_rank_forget_orphans(struct sw_run *run, const struct sw_run *of) {
-    for (int64_t i = run->orphan_count - 1; i >= 0; i--)
-        if (is_of(&run->orphans[i], of))
-            forget_one(run, i);
-}
-
-/* Removes the file of a store, and the folder that was made for it. */
-static sw_status remove_at(const char *folder, const char *place, const struct sw_run_store *store) {
-    char path[SW_RUN_PATH_CHARS];
-    int rank, ranks;
-    if (place[0] != '/' && sw_path_goes_up(place))
-        return sw_fail(SW_ERR_ARG, "run.json of %s lists %s, which is not in the folder: remove that yourself", folder,
-                       place);
-    if (place[0] == '/')
-        SW_TRY(sw_path_join(path, sizeof path, "", place + 1));
-    else
-        SW_TRY(sw_path_join(path, sizeof path, folder, place));
-    SW_TRY(sw_store_remove(path, store->id, store->last_step));
-    if (sscanf(strrchr(path, '/') + 1, "rank-%d-of-%d", &rank, &ranks) == 2)
-        sw_folder_remove_empty(path);
-    return SW_OK;
-}
-
-static sw_status remove_places(const char *folder, const struct sw_run_store *store) {
-    for (int i = 0; i < store->places.count; i++)
-        SW_TRY(remove_at(folder, store->places.items[i], store));
-    return SW_OK;
-}
-
-/* Each rank removes the orphans it can reach. Those on other machines are removed by the ranks there. */
-sw_status sw_rank_remove_orphans(const struct sw_rank_stores *self) {
-    struct sw_run *run = self->run;
-    for (int64_t i = run->orphan_count - 1; i >= 0; i--) {
-        const sw_status status = is_of(&run->orphans[i], run) ? SW_OK : remove_places(self->folder, &run->orphans[i]);
-        int64_t failed = status != SW_OK;
-        if (failed)
-            sw_log_warn("a store that the run no longer needs cannot be removed: %s", sw_error_message(status));
-        sw_error_clear();
-        SW_TRY(sw_ranks_sum(self->ranks, &failed));
-        if (failed == 0)
-            forget_one(run, i);
-    }
-    return SW_OK;
-}
-
-sw_status sw_rank_own_places(const struct sw_rank_stores *self, struct sw_places *out) {
-    const struct sw_store_owner owner = sw_settings_owner(&self->run->settings);
-    return sw_places_of_rank(&self->run->settings.nvme, self->folder, &owner, out);
-}
-
-static sw_status make_in(const struct sw_rank_stores *self, const struct sw_places *places, const char *id,
-                         struct sw_store **out) {
-    const struct sw_store_owner owner = sw_settings_owner(&self->run->settings);
-    sw_status status = sw_places_make(places, &owner);
+/* Takes back a replacement if all ranks know of the failure. Otherwise another rank may be finishing it, and the next
+ * resume finds out which stores are the run's. */
+static void withdraw_replacement(const struct sw_store_set *self) {
+    struct sw_ranks *ranks = self->ranks;
+    const bool told = ranks->told;
+    if (!self->announced || (sw_ranks_count(ranks) > 1 && !told))
+        return;
+    sw_status status = sw_ranks_agree_on_error(ranks, refuse_taken_up(self));
     if (status == SW_OK)
-        status = self->make(self->context, places, id, out);
-    if (status != SW_OK)
-        sw_places_unmake(places, &owner);
-    return status;
+        status = sw_ranks_agree_on_error(ranks, remove_own(self));
+    if (status == SW_OK)
+        (void)sw_ranks_first(ranks, forget_new(self));
+    ranks->told = told;
 }
 
-sw_status sw_rank_make(const struct sw_rank_stores *self, const char *id, struct sw_store **out) {
+/* Takes back a start. The rank that sees no other store any more removes everything else. */
+static void withdraw_start(const struct sw_store_set *self, struct sw_store *store) {
+    const struct sw_store_owner owner = sw_settings_owner(&self->run->settings);
     struct sw_places places;
-    SW_TRY(sw_rank_own_places(self, &places));
-    const sw_status status = make_in(self, &places, id, out);
+    if (!self->announced)
+        return;
+    sw_store_discard(store);
+    if (sw_store_set_places(self, &places) == SW_OK)
+        sw_places_unmake(&places, &owner);
     sw_places_release(&places);
-    return status;
+    sw_start_undo(self->folder, self->run);
 }
 
-bool sw_rank_has_new_places(const struct sw_run *run) {
-    const struct sw_option_list *before = &run->nvme, *now = &run->settings.nvme;
-    bool same = before->count == now->count;
-    for (int i = 0; same && i < before->count; i++)
-        same = strcmp(before->items[i], now->items[i]) == 0;
-    return !same;
+void sw_store_set_withdraw(struct sw_store_set *self, struct sw_store *store) {
+    SW_HANDLES_ERRORS(); /* the error of the failure stays */
+    if (replaces(self)) {
+        sw_store_close(store);
+        withdraw_replacement(self);
+    } else {
+        withdraw_start(self, store);
+    }
+    self->announced = false;
 }
 
-static void tick(void *ranks, int64_t done_bytes, int64_t total_bytes) {
-    (void)done_bytes;
-    (void)total_bytes;
-    sw_ranks_tick(ranks);
-}
-
-sw_status sw_rank_check_whole(struct sw_ranks *ranks, struct sw_store *store) {
-    int64_t grains, bad;
-    const long long step = (long long)sw_store_last_commit(store)->step;
-    const struct sw_store_verifier verifier = {.progress = tick, .context = ranks};
-    sw_ranks_enter(ranks, "verifying step", step);
-    const sw_status status = sw_store_verify(store, &verifier, &grains, &bad);
-    sw_ranks_leave(ranks);
-    SW_TRY(status);
-    return bad == 0 ? SW_OK
-                    : sw_fail(SW_ERR_CORRUPT,
-                              "step %lld is not whole: %lld of its %s %s bad, or a later step has been written "
-                              "over them; nothing was changed, and what other steps and stores the run has is kept: go "
-                              "back to an export or another copy",
-                              step, (long long)bad, SW_COUNT(grains, "grain"), bad == 1 ? "is" : "are");
-}
-
-sw_status sw_rank_agree_on_commit(struct sw_ranks *ranks, const struct sw_store_commit *commit) {
-    const struct sw_comm_claim claim = {.what = "commit",
-                                        .remedy = "give each rank the store that the run has of it",
-                                        .value = commit->meta,
-                                        .bytes = (int64_t)strlen(commit->meta)};
-    return sw_ranks_agree(ranks, &claim, 1);
+void sw_store_set_release(struct sw_store_set *self) {
+    sw_run_stores_release(self->made.store, self->made.ranks);
+    sw_run_stores_release(self->old.store, self->old.ranks);
+    self->made = self->old = (struct sw_run){0};
 }
