@@ -1,6 +1,7 @@
 """Files of a run that are removed, moved or changed while it trains: it says that it is saved only where it is."""
 
 import os
+import resource
 import shutil
 import time
 
@@ -112,5 +113,20 @@ def run_json_and_log_are_written_anew():
     return problems
 
 
+def a_run_json_that_cannot_be_read_is_no_other():
+    """The run stops, and the file stays where it is."""
+    process = program.start(*train("unread", "nvme", steps=FOREVER))
+    wait_for_step("unread", 3)
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (0, 0))
+    os.chmod(path("unread", "run.json"), 0o640)
+    _, err = process.communicate(timeout=60)
+    problems = wrong("unread", process.returncode, err.splitlines()[-1], 1, "run.json", "Too many open files")
+    if os.path.exists(path("unread", "run.json.changed")) or program.run("verify", path("unread")).code != 0:
+        problems.append("run.json was moved away")
+    program.must("resume", path("unread"), "--steps", program.steps_of(path("unread"))[-1]["step"] + 1)
+    return problems
+
+
 script_test.run(removed_files_are_written_anew, a_store_on_the_second_drive_is_looked_at_too, moved_folders_are_said,
-                nothing_is_saved_in_a_removed_folder, a_moved_store_has_its_name_again, run_json_and_log_are_written_anew)
+                nothing_is_saved_in_a_removed_folder, a_moved_store_has_its_name_again, run_json_and_log_are_written_anew,
+                a_run_json_that_cannot_be_read_is_no_other)
