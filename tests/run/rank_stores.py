@@ -307,6 +307,22 @@ def write_run(path, run):
         json.dump(run, file)
 
 
+def what_is_left_moves_with_its_folder():
+    """A change that is killed leaves a list of stores to remove, by their names in the run's folder."""
+    problems, lists = [], 0
+    for call in range(1, MOST_NAMES):
+        with folder() as top:
+            path, moved = os.path.join(top, "run"), os.path.join(top, "moved")
+            os.mkdir(path)
+            problems += expect(job(2, "create", path, STEP), None, "create")
+            job(1, "resume", path, death=f"0:{call}n")
+            lists += read_run(path)["left"] != []
+            os.rename(path, moved)
+            problems += expect(job(1, "resume", moved), STEP, f"killed before name {call}, and moved")
+            problems += expected_in(moved, 1)
+    return problems if lists > 0 else ["no kill left a list"]
+
+
 def a_refused_change_is_taken_back():
     """An announced store is no longer the run's to remove: another run may have its store there by then."""
     problems = []
@@ -527,7 +543,8 @@ def a_folder_with_more_than_a_start_is_refused():
 script_test.run(every_number_of_ranks_takes_over_from_every_other, whole_stores_are_shared_out_and_back,
                 every_tensor_group_takes_over_from_every_other, a_death_while_groups_change_loses_nothing,
                 goes_back_to_what_all_ranks_have, refuses_what_does_not_belong_together, keeps_ranks_apart_by_names,
-                stores_that_were_moved_change_ranks_at_once, a_refused_change_is_taken_back,
+                stores_that_were_moved_change_ranks_at_once, what_is_left_moves_with_its_folder,
+                a_refused_change_is_taken_back,
                 a_store_with_an_unfinished_commit_is_removed, an_older_run_json_removes_nothing,
                 what_is_left_stays_where_the_own_store_is_damaged, no_rank_drops_a_commit_before_all_are_verified,
                 the_commit_before_on_every_rank,
