@@ -52,6 +52,8 @@ def a_clean_end_resumes():
 
 def half_the_space():
     step_numbers()
+    if not os.path.isdir(path("clean-device")):
+        program.must(*train("clean-device", "device", "none"))
     half, whole = store_bytes("clean-device"), store_bytes("step")
     problems = [] if half < 0.6 * whole else [f"one generation takes {half} bytes, two {whole}"]
     plans = [program.must("plan", "--model", "gpt2-tiny", "--durability", which, "--json").out
