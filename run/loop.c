@@ -157,7 +157,10 @@ static sw_status run_names_put_back(struct sw_run_names *self) {
         return keep_folder(self);
     SW_TRY(keep_json(self));
     SW_TRY(sw_store_put_back_names(self->spec.store));
-    return self->spec.shared ? sw_frozen_put_back_name(self->spec.frozen) : SW_OK;
+    if (!self->spec.shared)
+        return SW_OK;
+    sw_frozen_look_for_base(self->spec.frozen);
+    return sw_frozen_put_back_name(self->spec.frozen);
 }
 
 /* The evaluations of --eval-every, in this start and before. */

@@ -13,10 +13,12 @@
 
 #include "core/confine.h"
 #include "core/files/files.h"
+#include "core/log.h"
 #include "core/size.h"
 #include "io/queue/file.h"
 #include "io/queue/streams.h"
 #include "model/hf/checkpoint.h"
+#include "model/hf/folder_contents.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -550,6 +552,14 @@ sw_status sw_frozen_keep_name(const struct sw_frozen *self) {
 
 sw_status sw_frozen_put_back_name(const struct sw_frozen *self) {
     return self == NULL || self->file < 0 ? SW_OK : sw_name_put_back(self->file, self->path);
+}
+
+void sw_frozen_look_for_base(const struct sw_frozen *self) {
+    if (self != NULL && self->base != NULL && !sw_folder_has_weights(self->base))
+        sw_log_warn(
+            "the model %s, from which the run reads its frozen weights, is no longer there: bring it back before "
+            "`spillway resume`, or say by --model DIR where it is now",
+            self->base);
 }
 
 static void report_bad(const struct sw_frozen *self, int64_t grain, const struct sw_store_verifier *verifier) {

@@ -63,6 +63,9 @@ uint64_t sw_frozen_digest(const struct sw_frozen *self);
 sw_status sw_frozen_keep_name(const struct sw_frozen *self);
 sw_status sw_frozen_put_back_name(const struct sw_frozen *self);
 
+/* Warns if the base is no longer in its folder, where the next resume looks for it. self may be NULL. */
+void sw_frozen_look_for_base(const struct sw_frozen *self);
+
 /* Reads every grain and checks its sum. *out_grains: number of grains; *out_bad: number of bad ones, which are reported
  * to verifier->bad and are no error of the call. self NULL: there are none. */
 sw_status sw_frozen_verify(struct sw_frozen *self, const struct sw_store_verifier *verifier, int64_t *out_grains,

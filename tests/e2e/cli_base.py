@@ -219,6 +219,19 @@ def a_base_that_is_gone_is_refused():
     return problems + refused_by_all("a cut off base", "gone", WEIGHTS, "--model DIR")
 
 
+def a_base_that_goes_while_the_run_trains_is_named_at_its_end():
+    """All that is the run's is saved, but a resume needs the base."""
+    model = shutil.copytree(BASE, path("leaving"))
+    process = program.start(*train("left", model=model, steps=10**6))
+    while process.poll() is None and not process.stderr.readline().startswith("step 3/"):
+        pass
+    os.rename(model, path("left-for"))
+    process.terminate()
+    _, err = process.communicate(timeout=60)
+    words = [f"the model {model}", "no longer there", "--model DIR", "everything is saved"]
+    return [f"'{word}' is missing in: {err[-600:]}" for word in words if word not in err]
+
+
 def a_base_that_was_moved_is_named_anew():
     model = shutil.copytree(BASE, path("old-place"))
     program.must(*train("moved", model=model, steps=HALF))
@@ -371,7 +384,8 @@ def a_kill_before_the_first_commit():
 
 
 script_test.run(a_run_keeps_only_the_checksums, a_resume_reads_the_base, ranks_read_the_base,
-                a_base_that_is_gone_is_refused, a_base_that_was_moved_is_named_anew,
+                a_base_that_is_gone_is_refused, a_base_that_goes_while_the_run_trains_is_named_at_its_end,
+                a_base_that_was_moved_is_named_anew,
                 a_run_that_was_moved_is_used_elsewhere, a_base_that_changed_is_refused, another_model_is_refused,
                 adapters_are_small_and_move_without_their_base,
                 an_export_while_the_run_goes_on_reads_the_base, a_kill_before_the_first_commit)
