@@ -17,6 +17,8 @@ enum { NORMED_PIECES = 3 };
 
 struct layout {
     struct sw_plan *plan;
+    bool measures; /* adds up the bytes of slots and keeps none: a search measures thousands of layouts for each it
+                      keeps */
     int32_t capacity;
     sw_status status;
 };
@@ -90,11 +92,20 @@ static const struct slot_row kinds[SLOT_KINDS] = {
     [SLOT_WEIGHTS_DOWN] = {"weights ring", SW_DEVICE},
 };
 
+static void add_bytes(struct layout *layout, sw_tier tier, int64_t bytes) {
+    layout->plan->tier_bytes[tier] += sw_round_up(bytes, SW_BUFFER_ALIGN_BYTES);
+}
+
 /* Adds a slot of a kind; unit: whose it is, of a kind that each unit has. The index keeps the first of several. */
 static void add_slot(struct layout *layout, enum sw_slot_kind kind, int64_t unit, struct sw_slot slot) {
     struct sw_plan *plan = layout->plan;
     if (layout->status != SW_OK)
         return;
+    slot.tier = kinds[kind].tier == SW_TIERS ? slot.tier : kinds[kind].tier;
+    if (layout->measures) {
+        add_bytes(layout, slot.tier, slot.bytes);
+        return;
+    }
     if (plan->slot_count == layout->capacity) {
         layout->capacity = layout->capacity * 2 + 64;
         struct sw_slot *grown = realloc(plan->slot, (size_t)layout->capacity * sizeof *grown);
@@ -107,10 +118,9 @@ static void add_slot(struct layout *layout, enum sw_slot_kind kind, int64_t unit
     int32_t *number = kind < SLOT_UNIT_KINDS ? &plan->index->of_unit[kind][unit] : &plan->index->slot[kind];
     *number = *number == UNUSED ? plan->slot_count : *number;
     slot.name = kinds[kind].name;
-    slot.tier = kinds[kind].tier == SW_TIERS ? slot.tier : kinds[kind].tier;
     slot.first_piece = plan->piece_count;
     slot.offset = plan->tier_bytes[slot.tier];
-    plan->tier_bytes[slot.tier] += sw_round_up(slot.bytes, SW_BUFFER_ALIGN_BYTES);
+    add_bytes(layout, slot.tier, slot.bytes);
     plan->piece_count += slot.pieces;
     plan->slot[plan->slot_count++] = slot;
 }
@@ -140,7 +150,7 @@ static struct sw_slot of_grains(const struct layout *layout, int64_t unit, struc
                             .grain_bytes = grain_bytes,
                             .piece_bytes = spec->chunk_grains * grain_bytes,
                             .bytes = grains * grain_bytes,
-                            .pieces = (int32_t)sw_div_up(grains, spec->chunk_grains)};
+                            .pieces = layout->measures ? 0 : (int32_t)sw_div_up(grains, spec->chunk_grains)};
 }
 
 /* Adds a slot on the device that has room for so many grains, of whichever unit. */
@@ -174,6 +184,10 @@ static void add_state(struct layout *layout, enum sw_slot_kind kind, sw_state st
         room = room_of(layout, part, state == SW_WEIGHTS ? whole : sw_plan_trained_grains(plan, unit));
     if (room.grains == 0) /* weights of a unit that is all base */
         return;
+    if (layout->measures) {
+        add_bytes(layout, tier, room.grains * grain_bytes);
+        return;
+    }
     struct sw_slot slot = of_grains(layout, unit, room, grain_bytes, content);
     slot.tier = tier;
     add_slot(layout, kind, unit, slot);
@@ -537,31 +551,37 @@ static bool commits_every_step(const struct sw_plan *plan) {
     return all;
 }
 
+/* Lays out all slots, and sets tier_bytes. */
+static sw_status lay_all(struct layout *layout) {
+    struct sw_plan *plan = layout->plan;
+    for (int t = 0; t < SW_TIERS; t++)
+        plan->tier_bytes[t] = 0;
+    plan->commit_every_step = commits_every_step(plan);
+    lay_weights(layout);
+    lay_bases(layout);
+    lay_secondary(layout);
+    lay_block_inputs(layout);
+    lay_activations(layout);
+    lay_caches(layout);
+    if (plan->spec.train) {
+        lay_gradients(layout);
+        lay_accumulators(layout);
+        lay_sums(layout);
+        lay_exchange(layout);
+    }
+    lay_ranks(layout);
+    lay_rings(layout);
+    return layout->status;
+}
+
 sw_status sw_plan_layout(struct sw_plan *plan) {
     struct layout layout = {.plan = plan};
     plan->slot_count = 0;
     plan->piece_count = 0;
     free(plan->slot);
     plan->slot = NULL;
-    for (int t = 0; t < SW_TIERS; t++)
-        plan->tier_bytes[t] = 0;
     SW_TRY(clear_index(plan));
-    plan->commit_every_step = commits_every_step(plan);
-    lay_weights(&layout);
-    lay_bases(&layout);
-    lay_secondary(&layout);
-    lay_block_inputs(&layout);
-    lay_activations(&layout);
-    lay_caches(&layout);
-    if (plan->spec.train) {
-        lay_gradients(&layout);
-        lay_accumulators(&layout);
-        lay_sums(&layout);
-        lay_exchange(&layout);
-    }
-    lay_ranks(&layout);
-    lay_rings(&layout);
-    return layout.status;
+    return lay_all(&layout);
 }
 
 /* Peaks that are remembered: more than the layouts of a search. */
@@ -609,8 +629,9 @@ uint64_t sw_plan_hash(const struct sw_plan *plan) {
 
 sw_status sw_plan_measure(struct sw_plan *plan) {
     struct sw_layout_peaks *all = plan->spec.peaks;
+    struct layout layout = {.plan = plan, .measures = true};
     if (all == NULL)
-        return sw_plan_layout(plan);
+        return lay_all(&layout);
     const uint64_t hash = mix(mix(sw_plan_hash(plan), plan->secondary_tier), (uint64_t)plan->spec.rank) | 1;
     struct peaks *peaks = &all->known[hash % PEAKS_CAPACITY];
     while (peaks->hash != 0 && peaks->hash != hash)
@@ -620,7 +641,7 @@ sw_status sw_plan_measure(struct sw_plan *plan) {
         plan->commit_every_step = commits_every_step(plan);
         return SW_OK;
     }
-    SW_TRY(sw_plan_layout(plan));
+    SW_TRY(lay_all(&layout));
     if (all->count == PEAKS_MOST)
         return SW_OK;
     all->count++;

@@ -304,13 +304,24 @@ sw_work sw_op_work(const struct sw_op *op);
 /* Returns the number of ranks that share state, at least 1. */
 int sw_plan_ranks(const struct sw_plan *plan);
 /* Tells whether training changes weights of a unit: not all of it is frozen. */
-bool sw_plan_trains(const struct sw_plan *plan, int64_t unit);
+static inline bool sw_plan_trains(const struct sw_plan *plan, int64_t unit) {
+    const struct sw_unit *u = &plan->spec.units->unit[unit];
+    return u->trained_grain < u->grains;
+}
 /* Returns the grains of a unit that training changes: its trained span, or no grains of a frozen unit. */
-struct sw_span sw_plan_trained(const struct sw_plan *plan, int64_t unit);
+static inline struct sw_span sw_plan_trained(const struct sw_plan *plan, int64_t unit) {
+    const struct sw_unit *u = &plan->spec.units->unit[unit];
+    return u->trained_grain < u->grains
+               ? (struct sw_span){.first_grain = u->trained_grain, .grains = u->grains - u->trained_grain}
+               : (struct sw_span){0};
+}
 /* Tells whether the backward pass goes through a unit: training changes the unit or one before it. */
 bool sw_plan_passes_back(const struct sw_plan *plan, int64_t unit);
 /* Returns the grains of a unit that are not in its base: those of its weights. */
-struct sw_span sw_plan_typed(const struct sw_plan *plan, int64_t unit);
+static inline struct sw_span sw_plan_typed(const struct sw_plan *plan, int64_t unit) {
+    const struct sw_unit *u = &plan->spec.units->unit[unit];
+    return (struct sw_span){.first_grain = u->base_grains, .grains = u->grains - u->base_grains};
+}
 /* Returns the number of chunks in front of a unit's weights that are frozen although the unit is trained. */
 int64_t sw_plan_frozen_chunks(const struct sw_plan *plan, int64_t unit);
 /* Tells whether a chunk of a unit's weights is frozen, by the index of its content. */

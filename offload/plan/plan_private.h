@@ -151,7 +151,7 @@ uint64_t sw_plan_hash(const struct sw_plan *plan);
 
 /* Lays out all slots for plan->placement and plan->recompute and sets tier_bytes. Replaces an earlier layout. */
 sw_status sw_plan_layout(struct sw_plan *plan);
-/* Sets tier_bytes as sw_plan_layout does, without laying out slots where the peaks are known. */
+/* Sets tier_bytes as sw_plan_layout does, and lays out no slots. */
 sw_status sw_plan_measure(struct sw_plan *plan);
 
 /* Tells whether the layout is within the budgets. */

@@ -25,23 +25,6 @@ struct sw_span sw_plan_rows_of(const struct sw_plan *plan, int tensor_rank) {
     return sw_shard(plan->spec.tensor.rows, sw_plan_tensor_ranks(plan), tensor_rank);
 }
 
-bool sw_plan_trains(const struct sw_plan *plan, int64_t unit) {
-    const struct sw_unit *u = &plan->spec.units->unit[unit];
-    return u->trained_grain < u->grains;
-}
-
-struct sw_span sw_plan_trained(const struct sw_plan *plan, int64_t unit) {
-    const struct sw_unit *u = &plan->spec.units->unit[unit];
-    return sw_plan_trains(plan, unit)
-               ? (struct sw_span){.first_grain = u->trained_grain, .grains = u->grains - u->trained_grain}
-               : (struct sw_span){0};
-}
-
-struct sw_span sw_plan_typed(const struct sw_plan *plan, int64_t unit) {
-    const struct sw_unit *u = &plan->spec.units->unit[unit];
-    return (struct sw_span){.first_grain = u->base_grains, .grains = u->grains - u->base_grains};
-}
-
 bool sw_plan_passes_back(const struct sw_plan *plan, int64_t unit) {
     return unit >= plan->first_trained;
 }
@@ -323,7 +306,7 @@ static int64_t frozen_weights(const struct sw_plan *plan, int64_t unit) {
 
 int64_t sw_plan_lead_grains(const struct sw_plan *plan, int64_t unit) {
     const int64_t frozen = frozen_weights(plan, unit);
-    return sw_round_up(frozen, plan->spec.chunk_grains) - frozen;
+    return frozen == 0 ? 0 : sw_round_up(frozen, plan->spec.chunk_grains) - frozen;
 }
 
 int64_t sw_plan_frozen_chunks(const struct sw_plan *plan, int64_t unit) {
