@@ -104,7 +104,6 @@ struct sw_io_turn {
 /* The rounds and the time that a sweep takes. */
 struct sw_io_effort {
     int sweep_rounds; /* a cell's result is its median round, so that one moment of the machine does not decide */
-    int round_passes; /* passes of each contender in a round of the comparison: 2, there and back, or 1 */
     int64_t rounds;   /* of the comparison */
     double seconds;   /* of a cell in a sweep round, and of a pass of the comparison */
 };

@@ -24,8 +24,8 @@ static const struct sw_io_grid sustained = {
     .blocks = 1, .depths = 1, .block_bytes = {SW_QUEUE_BLOCK_BYTES}, .depth = {32}};
 
 /* fio takes most of the usual time to start, once for each of its passes. */
-static const struct sw_io_effort usual_effort = {.sweep_rounds = 1, .round_passes = 1, .rounds = 3, .seconds = 0.1};
-static const struct sw_io_effort thorough_effort = {.sweep_rounds = 3, .round_passes = 2, .rounds = 9, .seconds = 0.2};
+static const struct sw_io_effort usual_effort = {.sweep_rounds = 1, .rounds = 3, .seconds = 0.1};
+static const struct sw_io_effort thorough_effort = {.sweep_rounds = 3, .rounds = 12, .seconds = 0.2};
 
 static struct sw_io_grid grid_of(const struct sw_io_options *given) {
     struct sw_io_grid grid = given->thorough ? thorough : usual;
@@ -96,7 +96,7 @@ static const struct sw_option options[] = {
     {.name = "--rounds", .group = MEASUREMENT, .kind = SW_OPTION_INT, AT(rounds), .initial = "auto", .value = "N",
      .allow_auto = true,
      .int_min = 1, .int_max = SW_BENCH_MAX_ROUNDS,
-     .what = "times that the best settings are measured, in turn; medians are shown; auto: 3, with --thorough 9"},
+     .what = "times that the best settings are measured, in turn; medians are shown; auto: 3, with --thorough 12"},
     {.name = "--seconds", .group = MEASUREMENT, .kind = SW_OPTION_REAL, AT(seconds), .value = "S",
      .real_min = 0.01, .real_max = 3600,
      .what = "time of a setting, and of a pass of the comparison; default: 0.1, with --thorough 0.2"},

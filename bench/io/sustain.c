@@ -4,6 +4,7 @@
 #include "bench/io/sustain.h"
 
 #include "bench/io/drive.h"
+#include "cli/commands.h"
 #include "core/size.h"
 
 #include <math.h>
@@ -236,7 +237,7 @@ static sw_status print_json(const struct sustain *self) {
         rate[SW_IO_WRITE].bytes_per_s, "cores", rate[SW_IO_WRITE].cores, "read_write_slowdown", slowdown(self),
         "samples", "write", samples_json(&self->lines[WRITING]), "both_read", samples_json(&self->lines[BOTH_READ]),
         "both_write", samples_json(&self->lines[BOTH_WRITE]), "read", samples_json(&self->lines[READING]));
-    return sw_bench_print_json(sw_bench_join(head, rest));
+    return sw_command_print_json(sw_bench_join(head, rest));
 }
 
 static sw_status run(struct sustain *self) {

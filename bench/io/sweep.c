@@ -1,5 +1,6 @@
 #include "bench/io/drive.h"
 #include "bench/report.h"
+#include "cli/commands.h"
 #include "core/clock.h"
 #include "core/files/files.h"
 #include "core/json.h"
@@ -27,9 +28,9 @@ struct sw_fio {
     double start_s;     /* time of fio's start and end, while the drive rests */
 };
 
-/* Contenders of a round: ours and fio at the setting that was best for ours; fio there once more, to show how far
- * chance alone moves a ratio; fio at its own best. The sweep has the first two. */
-enum { SW_IO_OURS, SW_IO_FIO, SW_IO_FIO_AGAIN, SW_IO_FIO_BEST, SW_IO_CONTENDERS };
+/* Contenders of a round: ours and fio at the setting that was best for ours; fio at its own best. The sweep has the
+ * first two. */
+enum { SW_IO_OURS, SW_IO_FIO, SW_IO_FIO_BEST, SW_IO_CONTENDERS };
 enum { SW_IO_RUNNERS = SW_IO_FIO + 1 };
 static_assert((int)SW_IO_CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each contender has its rates");
 
@@ -55,8 +56,6 @@ struct sw_io_report {
     struct sw_io_best best[SW_IO_WAYS];
 };
 
-/* Measures ours and fio in turn: the cells of a way, and the best settings round by round. */
-
 enum { JOB, OUT, ERRORS, CHILD_FILES, NOT_FOUND = 127, OUTPUT_LIMIT_BYTES = 16 << 20, PROBE_BYTES = 4096 };
 
 /* Our arenas are on huge pages where the kernel has them, and a drive behind a virtual machine moves those up to twice
@@ -64,12 +63,12 @@ enum { JOB, OUT, ERRORS, CHILD_FILES, NOT_FOUND = 127, OUTPUT_LIMIT_BYTES = 16 <
 #define HUGE_PAGES "glibc.malloc.hugetlb=1"
 
 /* Turns the child into fio, which dies with this program, so that it does not go on writing. */
-static void become_fio(const int file[CHILD_FILES], const char *argument, pid_t parent) {
+static void become_fio(const int file[CHILD_FILES], const char *job, pid_t parent) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent || dup2(file[OUT], STDOUT_FILENO) < 0 || dup2(file[ERRORS], STDERR_FILENO) < 0)
         _exit(NOT_FOUND);
     setenv("GLIBC_TUNABLES", HUGE_PAGES, 0);
-    execlp("fio", "fio", "--output-format=json", "--eta=never", argument, (char *)NULL);
+    execlp("fio", "fio", "--output-format=json", "--eta=never", job, (char *)NULL);
     _exit(NOT_FOUND);
 }
 
@@ -100,9 +99,9 @@ static sw_status wait_for(pid_t child, const int file[CHILD_FILES]) {
     return failed;
 }
 
-/* Runs fio by a job file, or with job NULL by one argument. Its files live in memory alone. Fails with
- * SW_ERR_UNSUPPORTED where fio is not installed. The caller frees *out_text. */
-static sw_status run_fio(const char *job, const char *argument, char **out_text) {
+/* Runs fio by a job file. Its files live in memory alone. Fails with SW_ERR_UNSUPPORTED where fio is not installed. The
+ * caller frees *out_text. */
+static sw_status run_fio(const char *job, char **out_text) {
     int file[CHILD_FILES];
     char path[64];
     sw_status status = SW_OK;
@@ -111,12 +110,12 @@ static sw_status run_fio(const char *job, const char *argument, char **out_text)
         if (file[i] < 0)
             status = sw_fail(SW_ERR_NOMEM, "no memory to run fio: %s", strerror(errno));
     }
-    if (status == SW_OK && job != NULL && write(file[JOB], job, strlen(job)) != (ssize_t)strlen(job))
+    if (status == SW_OK && write(file[JOB], job, strlen(job)) != (ssize_t)strlen(job))
         status = sw_fail(SW_ERR_NOMEM, "no memory for fio's job file: %s", strerror(errno));
     snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)getpid(), file[JOB]);
     const pid_t parent = getpid(), child = status == SW_OK ? fork() : -1;
     if (child == 0)
-        become_fio(file, job != NULL ? path : argument, parent);
+        become_fio(file, path, parent);
     if (status == SW_OK)
         status = child < 0 ? sw_fail(SW_ERR_NOMEM, "cannot start fio: %s", strerror(errno)) : wait_for(child, file);
     *out_text = status == SW_OK ? read_all(file[OUT]) : NULL;
@@ -190,7 +189,8 @@ static sw_status take_job(const json_t *job, int count, struct sw_io_rate *out, 
     return SW_OK;
 }
 
-static sw_status take_report(const char *text, int count, struct sw_io_rate *out, int64_t *written) {
+static sw_status take_report(const char *text, struct sw_fio *fio, int count, struct sw_io_rate *out,
+                             int64_t *written) {
     const char *start = strchr(text, '{'), *end = strrchr(text, '}'); /* notes may stand around it */
     json_t *root = NULL;
     if (start != NULL && end > start)
@@ -202,13 +202,15 @@ static sw_status take_report(const char *text, int count, struct sw_io_rate *out
     for (int i = 0; status == SW_OK && i < count; i++)
         if (out[i].bytes_per_s <= 0.0)
             status = sw_fail(SW_ERR_IO, "fio's report lacks a rate that was asked for; --no-fio measures without it");
+    const char *version = json_string_value(json_object_get(root, "fio version"));
+    snprintf(fio->version, sizeof fio->version, "%s", version != NULL ? version : "fio");
     json_decref(root);
     return status;
 }
 
 /* Runs fio once, for one turn after another. The target counts the bytes that it writes. */
-static sw_status fio_run(const struct sw_fio *fio, struct sw_io_target *target, bool random,
-                         const struct sw_io_turn *turns, int count, struct sw_io_rate *out) {
+static sw_status fio_run(struct sw_fio *fio, struct sw_io_target *target, bool random, const struct sw_io_turn *turns,
+                         int count, struct sw_io_rate *out) {
     char *job = NULL, *text = NULL;
     size_t bytes;
     FILE *to = open_memstream(&job, &bytes);
@@ -216,10 +218,10 @@ static sw_status fio_run(const struct sw_fio *fio, struct sw_io_target *target, 
     if (to == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for fio's job file");
     write_jobs(to, fio, target, random, turns, count);
-    sw_status status = sw_text_stream_end(to, &job) ? run_fio(job, NULL, &text)
-                                                    : sw_fail(SW_ERR_NOMEM, "no memory for fio's job file");
+    sw_status status =
+        sw_text_stream_end(to, &job) ? run_fio(job, &text) : sw_fail(SW_ERR_NOMEM, "no memory for fio's job file");
     if (status == SW_OK)
-        status = take_report(text, count, out, &target->written_bytes);
+        status = take_report(text, fio, count, out, &target->written_bytes);
     free(job);
     free(text);
     return status;
@@ -236,19 +238,17 @@ static sw_status probe(struct sw_fio *fio, struct sw_io_target *target) {
 
 /* Looks for fio and tries whether it may register buffers. It is no error where fio is missing. */
 static sw_status fio_find(struct sw_io_target *target, struct sw_fio *out) {
-    char *text = NULL;
     *out = (struct sw_fio){.fixed_buffers = true};
-    const sw_status status = run_fio(NULL, "--version", &text);
-    if (status == SW_OK)
-        snprintf(out->version, sizeof out->version, "%.*s", (int)strcspn(text, "\n"), text);
-    free(text);
-    if (status == SW_ERR_UNSUPPORTED)
+    sw_status status = probe(out, target);
+    if (status != SW_OK && status != SW_ERR_UNSUPPORTED) {
         sw_error_clear();
-    if (status != SW_OK || probe(out, target) == SW_OK)
-        return status == SW_ERR_UNSUPPORTED ? SW_OK : status;
+        out->fixed_buffers = false;
+        status = probe(out, target);
+    }
+    if (status != SW_ERR_UNSUPPORTED)
+        return status;
     sw_error_clear();
-    out->fixed_buffers = false;
-    return probe(out, target);
+    return SW_OK;
 }
 
 /* A pass of both ways runs longer: fio's reader begins before its writer has filled its memory, and its reads alone
@@ -259,14 +259,6 @@ static sw_status fio_find(struct sw_io_target *target, struct sw_fio *out) {
 #define LATEST 4.0
 
 enum { MOST_ROUNDS = 5 };
-
-/* Every contender directly follows every other one once in these rows, so that the state in which one leaves the drive
- * meets all alike (a Williams square). */
-static const int turns_of[SW_IO_CONTENDERS][SW_IO_CONTENDERS] = {
-    {SW_IO_OURS, SW_IO_FIO, SW_IO_FIO_BEST, SW_IO_FIO_AGAIN},
-    {SW_IO_FIO, SW_IO_FIO_AGAIN, SW_IO_OURS, SW_IO_FIO_BEST},
-    {SW_IO_FIO_AGAIN, SW_IO_FIO_BEST, SW_IO_FIO, SW_IO_OURS},
-    {SW_IO_FIO_BEST, SW_IO_OURS, SW_IO_FIO_AGAIN, SW_IO_FIO}};
 
 /* Returns a turn of the cell. One that only reads may move anything. */
 static struct sw_io_turn turn_of(const struct sw_io_bench *bench, const struct sw_io_cell *cell, double seconds) {
@@ -367,13 +359,8 @@ static int64_t pass_bytes(const struct sw_io_report *report, sw_io_way way) {
     return sw_max_i64((int64_t)(rate * report->bench->effort.seconds), block_bytes);
 }
 
-/* Sums over the passes of a contender in a round. */
-struct totals {
-    double bytes, cpu_s, seconds;
-};
-
-static sw_status run_contender(struct sw_io_report *report, sw_io_way way, int who, struct totals *totals) {
-    const struct sw_io_best *best = &report->best[way];
+static sw_status run_contender(struct sw_io_report *report, sw_io_way way, int who, int round) {
+    struct sw_io_best *best = &report->best[way];
     const struct sw_io_cell *cell = &best->result[who == SW_IO_FIO_BEST ? SW_IO_FIO : SW_IO_OURS].cell;
     struct sw_io_turn turn = turn_of(report->bench, cell, io_compared_seconds(report->bench, way));
     struct sw_io_rate rate;
@@ -384,28 +371,18 @@ static sw_status run_contender(struct sw_io_report *report, sw_io_way way, int w
     if (who == SW_IO_OURS) /* the drive rests as long before ours as while fio starts */
         usleep((useconds_t)(report->fio.start_s * 1e6));
     SW_TRY(run_turns(report, who != SW_IO_OURS, &turn, 1, &rate));
-    totals->bytes += rate.bytes_per_s * rate.seconds;
-    totals->cpu_s += rate.cores * rate.seconds;
-    totals->seconds += rate.seconds;
+    best->rates.rate[who][round] = rate.bytes_per_s;
+    best->cores.rate[who][round] = rate.cores;
     return SW_OK;
 }
 
-/* Runs the contenders in the order of a row, and with two passes then back again, so that a drive that becomes steadily
- * slower or faster does so for all of them. */
+/* Runs the contenders in turn. Over six rounds every contender directly follows every other one equally often, so that
+ * the state in which one leaves the drive meets all alike. */
 static sw_status run_round(struct sw_io_report *report, sw_io_way way, int round) {
-    struct sw_io_best *best = &report->best[way];
-    struct totals totals[SW_IO_CONTENDERS] = {{0}};
-    const int *row = turns_of[round % SW_IO_CONTENDERS];
-    for (int i = 0; i < report->bench->effort.round_passes * SW_IO_CONTENDERS; i++) {
-        const int who = row[i < SW_IO_CONTENDERS ? i : 2 * SW_IO_CONTENDERS - 1 - i];
+    for (int i = 0; i < SW_IO_CONTENDERS; i++) {
+        const int step = round % 2 == 0 ? i : SW_IO_CONTENDERS - i, who = (round + step) % SW_IO_CONTENDERS;
         if (who == SW_IO_OURS || report->runners > 1)
-            SW_TRY(run_contender(report, way, who, &totals[who]));
-    }
-    for (int who = 0; who < SW_IO_CONTENDERS; who++) {
-        if (totals[who].seconds <= 0.0)
-            continue;
-        best->rates.rate[who][round] = totals[who].bytes / totals[who].seconds;
-        best->cores.rate[who][round] = totals[who].cpu_s / totals[who].seconds;
+            SW_TRY(run_contender(report, way, who, round));
     }
     return SW_OK;
 }
@@ -444,7 +421,6 @@ static const struct sw_bench_field same_fields[] = {
     {.name = "cores", .heading = "cores", SW_MEDIAN(cores, SW_IO_FIO), .digits = 3},
     {.name = "core_s_per_gb", SW_AT(SW_FIELD_REAL, core_s_per_gb[SW_IO_FIO])},
     RATIO("ours_of_fio", "ours to fio", SW_IO_OURS, SW_IO_FIO),
-    RATIO("fio_of_fio", "fio to itself", SW_IO_FIO_AGAIN, SW_IO_FIO),
 };
 static const struct sw_bench_field own_fields[] = {
     {.heading = "", SW_AT(SW_FIELD_TEXT, way)},
@@ -558,7 +534,7 @@ static json_t *best_json(const struct sw_io_report *report) {
 static sw_status io_print_json(const struct sw_io_report *report) {
     const struct sw_io_bench *bench = report->bench;
     const bool fio = report->runners > 1;
-    return sw_bench_print_json(
+    return sw_command_print_json(
         json_pack("{s:s, s:i, s:I, s:b, s:b, s:b, s:f, s:i, s:s?, s:b, s:I, s:o, s:o}", "bench", "io", "files",
                   bench->target.count, "file_bytes", (json_int_t)report->bench->target.file_bytes, "direct",
                   bench->target.direct, "random", bench->given->random, "thorough", bench->given->thorough, "seconds",
@@ -586,8 +562,7 @@ static double planned_write_s(const struct sw_io_report *report) {
     for (int way = SW_IO_WRITE; way < SW_IO_WAYS; way++) {
         for (int i = 0; i < SW_IO_MAX_CELLS; i++)
             seconds += report->results[way][i].fits ? effort->seconds * effort->sweep_rounds * report->runners : 0.0;
-        seconds += io_compared_seconds(report->bench, (sw_io_way)way) * effort->round_passes * (double)effort->rounds *
-                   contenders;
+        seconds += io_compared_seconds(report->bench, (sw_io_way)way) * (double)effort->rounds * contenders;
     }
     return seconds;
 }
