@@ -67,16 +67,6 @@ json_t *sw_bench_join(json_t *first, json_t *second) {
     return NULL;
 }
 
-sw_status sw_bench_print_json(json_t *root) {
-    if (root == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory for the report");
-    sw_log_end_folding();
-    json_dumpf(root, stdout, JSON_INDENT(2));
-    putchar('\n');
-    json_decref(root);
-    return SW_OK;
-}
-
 enum { GAP = 2, CELL_CHARS = 64, NAME_CHARS = 96 };
 
 #define ABSENT "-"

@@ -34,8 +34,6 @@ sw_status sw_bench_open_devices(int which, int64_t threads, struct sw_devices *o
 /* Adds the members of the second object to the first and returns it. Takes both over; NULL, in and out, is a lack of
  * memory. */
 json_t *sw_bench_join(json_t *first, json_t *second);
-/* Prints an object on standard output, and takes it over; NULL is a lack of memory. */
-sw_status sw_bench_print_json(json_t *root);
 
 /* The tables of a bench's report. One list of fields describes a row: the columns that people read, 80 wide, and the
  * members of the JSON object both come from it. */

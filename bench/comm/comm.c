@@ -146,11 +146,11 @@ static sw_status report(const struct comm_bench *bench) {
     const char *precision = sw_dtype_name((sw_dtype)bench->given->settings.precision);
     const char *transport = sw_comm_transport_name(bench->comm);
     if (bench->given->settings.json)
-        return sw_bench_print_json(json_pack("{s:s, s:s, s:s, s:i, s:i, s:s, s:i, s:f, s:o}", "bench", "comm", "device",
-                                             device, "precision", precision, "ranks", identity->ranks, "nodes",
-                                             identity->nodes, "transport", transport, "rounds",
-                                             (int)bench->given->rounds, "latency_s", bench->latency_s, "sizes",
-                                             sw_table_json(SW_TABLE(fields, bench->rows, alone ? 0 : bench->count))));
+        return sw_command_print_json(json_pack("{s:s, s:s, s:s, s:i, s:i, s:s, s:i, s:f, s:o}", "bench", "comm",
+                                               "device", device, "precision", precision, "ranks", identity->ranks,
+                                               "nodes", identity->nodes, "transport", transport, "rounds",
+                                               (int)bench->given->rounds, "latency_s", bench->latency_s, "sizes",
+                                               sw_table_json(SW_TABLE(fields, bench->rows, alone ? 0 : bench->count))));
     if (alone) {
         puts("one rank has nobody to exchange with; start it with mpirun -n 2 spillway bench comm");
         return SW_OK;

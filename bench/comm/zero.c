@@ -282,21 +282,16 @@ static void zero_compare(struct sw_zero_stage *stage, const struct sw_zero_stage
 
 #define ROW struct sw_zero_stage
 #define MB .scale = 1e-6, .digits = 2
-#define FIGURE(name_, heading_, at)                                                                                    \
+#define FIGURE_OF(name_, heading_, at, nullable_)                                                                      \
     {.name = name_ ".bytes", .heading = (heading_), SW_AT(SW_FIELD_COUNT, bytes[at]), MB},                             \
         {.name = name_ ".formula_bytes", .heading = "formula", SW_AT(SW_FIELD_REAL, formula_bytes[at]), MB},           \
-        {.name = name_ ".ratio", SW_AT(SW_FIELD_REAL, ratio[at]), .nullable = true}, {                                 \
+        {.name = name_ ".ratio", SW_AT(SW_FIELD_REAL, ratio[at]), .nullable = (nullable_)}, {                          \
         .name = name_ ".deviation_percent", .heading = "% off", SW_AT(SW_FIELD_REAL, deviation_percent[at]),           \
-        .digits = 2, .nullable = true                                                                                  \
+        .digits = 2, .nullable = (nullable_)                                                                           \
     }
+#define FIGURE(name_, heading_, at) FIGURE_OF(name_, heading_, at, true)
 /* A figure that not all jobs have. */
-#define SOME_FIGURE(name_, heading_, at)                                                                               \
-    {.name = name_ ".bytes", .heading = (heading_), SW_AT(SW_FIELD_COUNT, bytes[at]), MB},                             \
-        {.name = name_ ".formula_bytes", .heading = "formula", SW_AT(SW_FIELD_REAL, formula_bytes[at]), MB},           \
-        {.name = name_ ".ratio", SW_AT(SW_FIELD_REAL, ratio[at])}, {                                                   \
-        .name = name_ ".deviation_percent", .heading = "% off", SW_AT(SW_FIELD_REAL, deviation_percent[at]),           \
-        .digits = 2                                                                                                    \
-    }
+#define SOME_FIGURE(name_, heading_, at) FIGURE_OF(name_, heading_, at, false)
 #define PAPER_FIELD(name_, member)                                                                                     \
     { .name = (name_), .heading = "paper", SW_AT(SW_FIELD_REAL, member), MB }
 #define SHARE_FIELD(name_, heading_, member)                                                                           \
@@ -383,7 +378,7 @@ static sw_status zero_print_json(const struct sw_zero_report *report) {
         json_t *more = report->stage[row].partitioned ? partitioned : plus;
         json_array_append_new(row < SW_ZERO_STAGES ? stages : more, row_json(report, row));
     }
-    return sw_bench_print_json(
+    return sw_command_print_json(
         json_pack("{s:s, s:s, s:s, s:s, s:I, s:i, s:i, s:i, s:s, s:o, s:o, s:o}", "bench", "zero", "device",
                   report->device, "model", report->model, "precision", sw_dtype_name(report->type), "parameters",
                   (json_int_t)report->job.parameters, "ranks", identity->ranks, "tensor", (int)report->job.tensor_ranks,

@@ -3,6 +3,7 @@
 #include "bench/kernels/harness.h"
 #include "bench/options.h"
 #include "bench/report.h"
+#include "cli/commands.h"
 #include "core/size.h"
 
 #include <math.h>
@@ -139,7 +140,7 @@ static sw_status report(const struct attention_bench *b) {
                                       sw_bench_ratio(&b->rounds, who, PRODUCTS)};
     }
     if (b->of.settings.json)
-        return sw_bench_print_json(
+        return sw_command_print_json(
             sw_bench_join(sw_bench_join(sw_bench_model_json(&b->of, "attention", b->rounds.rounds),
                                         sw_table_named_json(SW_TABLE(fields, rows, BACKWARD + 1))),
                           json_pack("{s:f, s:s}", "products_flops_per_s", products, "numbers", SW_BENCH_NUMBERS)));

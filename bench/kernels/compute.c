@@ -4,6 +4,7 @@
 #include "bench/kernels/harness.h"
 #include "bench/options.h"
 #include "bench/report.h"
+#include "cli/commands.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/size.h"
@@ -142,7 +143,7 @@ static sw_status measure(struct compute_bench *bench, int part) {
 
 static sw_status report(const struct compute_bench *bench) {
     if (bench->of.settings.json)
-        return sw_bench_print_json(
+        return sw_command_print_json(
             sw_bench_join(sw_bench_model_json(&bench->of, "compute", bench->given->rounds),
                           json_pack("{s:s, s:I, s:o}", "bound_precision", sw_dtype_name(bench->of.bound_type), "blocks",
                                     (json_int_t)bench->part[BLOCK].times, "totals",

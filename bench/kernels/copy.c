@@ -2,6 +2,7 @@
 #include "bench/kernels/harness.h"
 #include "bench/options.h"
 #include "bench/report.h"
+#include "cli/commands.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/size.h"
@@ -177,9 +178,9 @@ static sw_status measure_sizes(struct copy_bench *bench, const struct sw_bench_o
 static sw_status report(const struct copy_bench *bench, const struct sw_bench_options *given) {
     const struct sw_device_info info = sw_devices_info(&bench->devices);
     if (given->settings.json)
-        return sw_bench_print_json(json_pack("{s:s, s:s, s:i, s:i, s:o}", "bench", "copy", "device", info.name,
-                                             "threads", info.threads, "rounds", (int)given->rounds, "sizes",
-                                             sw_table_json(SW_TABLE(fields, bench->rows, bench->count))));
+        return sw_command_print_json(json_pack("{s:s, s:s, s:i, s:i, s:o}", "bench", "copy", "device", info.name,
+                                               "threads", info.threads, "rounds", (int)given->rounds, "sizes",
+                                               sw_table_json(SW_TABLE(fields, bench->rows, bench->count))));
     printf("copies, %s, %s, medians of %s: GB/s of each way alone and while\n"
            "both run; then ratios to memcpy by one thread and by all\n",
            info.name, SW_COUNT(info.threads, "thread"), SW_COUNT(given->rounds, "round"));

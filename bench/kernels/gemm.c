@@ -6,6 +6,7 @@
 #include "bench/kernels/harness.h"
 #include "bench/options.h"
 #include "bench/report.h"
+#include "cli/commands.h"
 #include "core/log.h"
 #include "core/size.h"
 
@@ -144,7 +145,7 @@ static sw_status report(const struct gemm_bench *bench) {
     for (int part = 0; part < TOTALS; part++)
         totals[part] = total_of(bench, part);
     if (bench->of.settings.json)
-        return sw_bench_print_json(
+        return sw_command_print_json(
             sw_bench_join(sw_bench_model_json(&bench->of, "gemm", bench->given->rounds),
                           json_pack("{s:s, s:s*, s:o, s:o}", "numbers", SW_BENCH_NUMBERS, "bound_precision",
                                     alone ? NULL : sw_dtype_name(bench->of.bound_type), "products",

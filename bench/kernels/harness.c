@@ -68,8 +68,7 @@ sw_status sw_bench_products_bytes(struct sw_device *device, const struct sw_mode
 }
 
 /* Draws the first numbers and repeats them. */
-/* Does the same to the host's memory. */
-static sw_status bench_fill_host(sw_dtype type, void *to, int64_t bytes) {
+static sw_status fill_host(sw_dtype type, void *to, int64_t bytes) {
     const int64_t count = sw_min_i64(bytes / sw_dtype_bytes(type), DRAWN_NUMBERS);
     float *drawn = malloc((size_t)sw_max_i64(1, count) * sizeof *drawn);
     if (drawn == NULL)
@@ -86,7 +85,7 @@ sw_status sw_bench_fill(const struct sw_bench_products *products, sw_dtype type,
     const int64_t staged_bytes = SW_MIB;
     struct sw_memory *staged;
     SW_TRY(sw_memory_open(products->device, "operands", SW_MEMORY_HOST, staged_bytes, &staged));
-    sw_status status = bench_fill_host(type, sw_memory_base(staged), staged_bytes);
+    sw_status status = fill_host(type, sw_memory_base(staged), staged_bytes);
     for (int64_t at = 0; status == SW_OK && at < bytes; at += staged_bytes)
         status = sw_copy_to_device(products->stream, (char *)to + at, sw_memory_base(staged),
                                    sw_min_i64(staged_bytes, bytes - at));
@@ -242,7 +241,7 @@ static sw_status make_memory(struct sw_onednn_product *p, sw_dtype type, const_d
         if (layout[i] == NULL)
             continue;
         SW_TRY(sw_arena_take(p->arena, bytes[i], &data));
-        SW_TRY(bench_fill_host(type, data, bytes[i]));
+        SW_TRY(fill_host(type, data, bytes[i]));
         SW_TRY(check(dnnl_memory_create(&p->memory[i], layout[i], p->engine, data)));
     }
     return SW_OK;

@@ -4,6 +4,7 @@
 #include "bench/kernels/harness.h"
 #include "bench/options.h"
 #include "bench/report.h"
+#include "cli/commands.h"
 #include "core/size.h"
 #include "offload/simulate/measure.h"
 
@@ -164,10 +165,10 @@ static sw_status report(const struct update_bench *bench, const struct sw_bench_
                         const struct type_row *rows, int count) {
     const struct sw_device_info info = sw_devices_info(&bench->devices);
     if (given->settings.json)
-        return sw_bench_print_json(json_pack("{s:s, s:s, s:s, s:i, s:i, s:I, s:o}", "bench", "update", "device",
-                                             info.name, "isa", info.isa, "threads", info.threads, "rounds",
-                                             (int)given->rounds, "chunk_grains", (json_int_t)given->chunk_grains,
-                                             "precisions", sw_table_json(SW_TABLE(fields, rows, count))));
+        return sw_command_print_json(json_pack("{s:s, s:s, s:s, s:i, s:i, s:I, s:o}", "bench", "update", "device",
+                                               info.name, "isa", info.isa, "threads", info.threads, "rounds",
+                                               (int)given->rounds, "chunk_grains", (json_int_t)given->chunk_grains,
+                                               "precisions", sw_table_json(SW_TABLE(fields, rows, count))));
     printf("update, %s, %s at once, medians of %s: GB/s beside plain\n"
            "traffic of the same bytes\n",
            SW_COUNT(bench->memory.threads, "thread"), SW_COUNT(given->chunk_grains, "grain"),

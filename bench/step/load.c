@@ -4,6 +4,7 @@
 #include "bench/options.h"
 #include "bench/report.h"
 #include "bench/step/step.h"
+#include "cli/commands.h"
 #include "core/files/files.h"
 #include "core/log.h"
 #include "core/size.h"
@@ -144,7 +145,7 @@ static const struct sw_bench_field fields[] = {
 static sw_status report(const struct load_bench *b) {
     const struct sw_device_info info = sw_devices_info(&b->job.devices);
     if (b->given->settings.json)
-        return sw_bench_print_json(
+        return sw_command_print_json(
             sw_bench_join(json_pack("{s:s, s:s, s:s, s:i, s:i}", "bench", "load", "device", info.name, "model",
                                     b->given->settings.model, "threads", info.threads, "rounds", b->rounds.rounds),
                           sw_table_row_json(SW_TABLE(fields, b, 1), 0)));

@@ -395,7 +395,7 @@ static sw_status step_bench_json(const struct sw_step_bench *b) {
     struct lane_row lanes[SW_LANES];
     const int time_count = list_times(b, times);
     list_lanes(b, lanes);
-    return sw_bench_print_json(
+    return sw_command_print_json(
         json_pack("{s:s, s:s, s:i, s:s, s:s, s:I, s:I, s:I, s:I, s:s, s:b, s:{s:I, s:I, s:I}, s:o, s:o, s:s, s:o, s:o}",
                   "bench", "step", "device", sw_devices_info(&b->job.devices).name, "rounds", (int)s->rounds, "model",
                   s->model, "precision", sw_settings_precision_name(s), "batch_tokens", (json_int_t)s->batch_tokens,
