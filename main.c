@@ -25,7 +25,7 @@ static const struct {
     {.name = "doctor", .what = "what this machine has, what limits it, and the fix", .run = sw_command_doctor},
     {.name = "tokenize", .what = "write text as a model's tokens", .run = sw_command_tokenize},
     {.name = "inspect",
-     .what = "print data as a model is to learn them",
+     .what = "print data as a model will see them",
      .run = sw_command_inspect,
      .prints_text = true},
     {.name = "plan",
@@ -36,14 +36,14 @@ static const struct {
     {.name = "resume", .what = "continue a run from its last commit", .run = sw_command_resume, .by_ranks = true},
     {.name = "eval", .what = "loss and perplexity on a file", .run = sw_command_eval, .by_ranks = true},
     {.name = "generate",
-     .what = "continue a text, or talk",
+     .what = "continue a text, or chat",
      .run = sw_command_generate,
      .by_ranks = true,
      .prints_text = true},
     {.name = "report", .what = "write a page that shows how runs went", .run = sw_command_report},
     {.name = "export", .what = "write the weights as a Hugging Face folder", .run = sw_command_export},
     {.name = "verify", .what = "read a run's store and check every checksum", .run = sw_command_verify},
-    {.name = "bench", .what = "measure this machine, beside its own limits", .run = sw_command_bench, .by_ranks = true},
+    {.name = "bench", .what = "measure this machine against its own limits", .run = sw_command_bench, .by_ranks = true},
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
 

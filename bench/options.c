@@ -73,13 +73,13 @@ static const struct sw_option options[] = {
      .what = "type of the elements that are added"},
     {.name = "--optimizer-state", .kind = SW_OPTION_CHOICE, AT(settings.optimizer_state),
      .commands = SW_BENCH_UPDATE, .group = WORKLOAD, .initial = "fp32", .choices = "fp32|bf16|8bit",
-     .what = "form of AdamW's moments; bf16 and 8bit are measured beside fp32"},
+     .what = "form of AdamW's moments; bf16 and 8bit are measured against fp32"},
     {.name = "--rounding", .kind = SW_OPTION_CHOICE, AT(settings.rounding), .commands = SW_BENCH_UPDATE,
      .group = WORKLOAD, .initial = "auto", .choices = "auto|nearest|stochastic",
      .what = "rounding of moments in bf16 or 8bit; auto: stochastic"},
     {.name = "--chunk-grains", .kind = SW_OPTION_INT, AT(chunk_grains), .commands = SW_BENCH_UPDATE,
      .group = WORKLOAD, .initial = "16", .value = "N", .int_min = 1, .int_max = SW_BENCH_MOST_CHUNK_GRAINS,
-     .what = "grains (16,384 parameters) that one update covers, as train --chunk-grains"},
+     .what = "grains (16,384 parameters) that one update covers, as in train --chunk-grains"},
     {.name = "--staging", .kind = SW_OPTION_SIZE, AT(staging_bytes), .commands = SW_BENCH_COMM, .group = WORKLOAD,
      .initial = "16MiB", .value = "SIZE", .int_min = SW_MIB,
      .what = "device memory through which reductions pass"},
@@ -173,50 +173,50 @@ static sw_status check_comm(const void *given) {
 /* The members that all lines of this table have alike. */
 #define LINE(name, bit_) .command = "bench " name, .bit = (bit_), .options = options, .option_count = OPTION_COUNT
 const struct sw_command_line sw_bench_copy_line = {
-    LINE("copy", SW_BENCH_COPY), .summary = "Measures copies between device and host, beside plain memory copies.",
+    LINE("copy", SW_BENCH_COPY), .summary = "Measures copies between device and host, against plain memory copies.",
     .check = check_copy,
     .examples = {"spillway bench copy", "spillway bench copy --size 1MiB 16MiB --rounds 9",
                  "spillway bench copy --device cpu --threads 2 --json"}};
 const struct sw_command_line sw_bench_comm_line = {
     LINE("comm", SW_BENCH_COMM),
-    .summary = "Measures the collectives of ranks, beside plain sends of the same bytes. mpirun starts the ranks.",
+    .summary = "Measures the collectives of ranks, against plain sends of the same bytes. mpirun starts the ranks.",
     .check = check_comm,
     .examples = {"mpirun -n 2 spillway bench comm", "mpirun -n 2 spillway bench comm --size 1MiB 8MiB --precision fp32",
                  "mpirun -n 2 spillway bench comm --device cpu --json"}};
 const struct sw_command_line sw_bench_update_line = {
     LINE("update", SW_BENCH_UPDATE),
-    .summary = "Measures the fused optimizer update, beside the same memory traffic without arithmetic.",
+    .summary = "Measures the fused optimizer update, against the same memory traffic without arithmetic.",
     .examples = {"spillway bench update", "spillway bench update --precision bf16 --optimizer-state 8bit",
                  "spillway bench update --device cpu --threads 2 --json"}};
 const struct sw_command_line sw_bench_gemm_line = {
     LINE("gemm", SW_BENCH_GEMM),
-    .summary = "Measures a model's matrix products; on the CPU, beside direct calls of oneDNN.",
+    .summary = "Measures a model's matrix products; on the CPU, against direct calls of oneDNN.",
     .more_help = sw_settings_help_presets,
     .examples = {"spillway bench gemm", "spillway bench gemm --model model --seq 32",
                  "spillway bench gemm --model gpt2-tiny --device cpu --precision fp32 --json"}};
 const struct sw_command_line sw_bench_attention_line = {
     LINE("attention", SW_BENCH_ATTENTION),
     .summary =
-        "Measures attention of a micro-batch, forward and backward, beside the matrix products of its heads alone.",
+        "Measures attention of a micro-batch, forward and backward, against the matrix products of its heads alone.",
     .more_help = sw_settings_help_presets,
     .examples = {"spillway bench attention", "spillway bench attention --model model --seq 32 --micro-batch 4",
                  "spillway bench attention --model gpt2-tiny --precision fp32 --json"}};
 const struct sw_command_line sw_bench_compute_line = {
     LINE("compute", SW_BENCH_COMPUTE),
     .summary =
-        "Measures a micro-batch, forward and backward, beside its matrix products alone by the vendor's library.",
+        "Measures a micro-batch, forward and backward, against its matrix products alone by the vendor's library.",
     .more_help = sw_settings_help_presets,
     .examples = {"spillway bench compute", "spillway bench compute --model model --seq 32 --micro-batch 4",
                  "spillway bench compute --model gpt2-tiny --precision fp32 --json"}};
 const struct sw_command_line sw_bench_load_line = {
     LINE("load", SW_BENCH_LOAD),
-    .summary = "Loads a checkpoint into a new store, beside the drive read and written at once.",
+    .summary = "Loads a checkpoint into a new store, against the drive read and written at once.",
     .more_help = sw_settings_help_presets,
     .examples = {"spillway bench load", "spillway bench load --model model --nvme . --rounds 5",
                  "spillway bench load --model gpt2-tiny --device cpu --json"}};
 const struct sw_command_line sw_bench_zero_line = {
     LINE("zero", SW_BENCH_ZERO),
-    .summary = "Counts what a rank holds and sends at each ZeRO stage, beside the formulas. mpirun starts the ranks.",
+    .summary = "Counts what a rank holds and sends at each ZeRO stage, against the formulas. mpirun starts the ranks.",
     .more_help = sw_settings_help_presets,
     .examples = {"mpirun -n 2 spillway bench zero", "mpirun -n 2 spillway bench zero --model model --precision fp32",
                  "mpirun -n 2 spillway bench zero --tensor 2 --model gpt2-tiny --json"}};

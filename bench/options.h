@@ -1,4 +1,4 @@
-/* The benches, each of which measures one thing beside the machine's own limit, and the flags of all but `io` and
+/* The benches, each of which measures one thing against the machine's own limit, and the flags of all except `io` and
  * `step`, which have tables of their own. */
 #ifndef SW_BENCH_OPTIONS_H
 #define SW_BENCH_OPTIONS_H

@@ -150,7 +150,7 @@ static void print_line(const struct sw_bench_table *table, int from, int end, in
     putchar('\n');
 }
 
-/* Returns the end of the fields that fit beside the keys, from one on; at least one does. */
+/* Returns the end of the run of fields from `from` that fits on a line with the keys: at least one field. */
 static int part_end(const struct sw_bench_table *table, int from) {
     int used = -GAP;
     for (int i = 0; i < table->field_count; i++) {

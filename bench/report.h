@@ -44,14 +44,14 @@ typedef enum {
     SW_FIELD_COUNT,  /* int64_t; negative: absent */
     SW_FIELD_SIZE,   /* int64_t, bytes; negative: absent; in a column "64KiB" */
     SW_FIELD_REAL,   /* double; NAN: absent */
-    SW_FIELD_MEDIAN, /* struct sw_bench_rounds: the median of `who`; absent where its first rate is NAN */
+    SW_FIELD_MEDIAN, /* struct sw_bench_rounds: the median of `who`; absent if its first rate is NAN */
     SW_FIELD_RATIO,  /* struct sw_bench_rounds: the median of the ratios of `who` to `to`; absent as a median is */
 } sw_field_kind;
 
 struct sw_bench_field {
     const char
-        *name; /* the JSON member; a dot begins a level: "upload.bytes_per_s". NULL: the field is a column alone */
-    const char *heading; /* heading of the column. NULL: the field is in JSON alone */
+        *name; /* the JSON member; a dot begins a level: "upload.bytes_per_s". NULL: the field is only a column */
+    const char *heading; /* heading of the column. NULL: the field is only in JSON */
     sw_field_kind kind;
     size_t offset;     /* bytes from the row to the value */
     int who, to;       /* contenders of a median or a ratio */
@@ -88,7 +88,7 @@ struct sw_bench_table {
                               .row_count = (int)(count_),                                                              \
                               .row_bytes = sizeof *(rows_)})
 
-/* Prints headings and rows on standard output. Columns that do not fit into 80 follow below, behind the keys. A column
+/* Prints headings and rows on standard output. Columns that do not fit into 80 follow below, after the keys. A column
  * without a value in any row is left out. */
 void sw_table_print(const struct sw_bench_table *table);
 

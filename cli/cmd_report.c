@@ -18,11 +18,11 @@ struct report_options {
 /* clang-format off */
 static const struct sw_option options[] = {
     {.name = "RUN", .kind = SW_OPTION_LIST, AT(runs), .group = "Input", .required = true,
-     .what = "folder of a run, also of one that goes on; up to 10 are drawn over each other"},
+     .what = "folder of a run, which may still be training; up to 10 are drawn over each other"},
     {.name = "--out", .kind = SW_OPTION_STRING, AT(out), .group = SW_OPTION_OUTPUT, .value = "FILE",
-     .what = "file to write; a report that is there is replaced; default: report.html"},
+     .what = "file to write; replaces an older report; default: report.html"},
     {.name = "--watch", .kind = SW_OPTION_FLAG, AT(watch), .group = SW_OPTION_OUTPUT,
-     .what = "write no file, but show the runs as they go on to browsers of this machine, until Ctrl-C"},
+     .what = "write no file; serve the page of the running runs to browsers on this machine until Ctrl-C"},
     {.name = "--port", .kind = SW_OPTION_INT, AT(port), .group = SW_OPTION_OUTPUT, .initial = "auto", .value = "N",
      .int_min = 1, .int_max = 65535, .allow_auto = true, .what = "port of --watch; auto: any that is free"},
 };

@@ -36,9 +36,9 @@ static const struct sw_option options[] = {
     {.name = "--lines", .kind = SW_OPTION_FLAG, AT(lines), .group = INPUT,
      .what = "take each line of a .txt or .md file as a document"},
     {.name = "--separator", .kind = SW_OPTION_STRING, AT(separator), .group = INPUT, .value = "LINE",
-     .what = "divide .txt and .md files at lines that are just this"},
+     .what = "split .txt and .md files at lines that are just this"},
     {.name = "--field", .kind = SW_OPTION_STRING, AT(field), .group = INPUT, .value = "NAME",
-     .what = "member of JSON objects that has the text, or the list of messages; without it, the schema says so"},
+     .what = "member of JSON objects with the text or the list of messages; without the flag, the schema tells"},
     {.name = "--chat-format", .kind = SW_OPTION_STRING, AT(chat_format), .group = INPUT, .initial = "auto",
      .value = "NAME",
      .what = "how chats are written: chatml, qwen2, qwen2.5, qwen3, smollm2, llama3, llama3.1, zephyr, llama2, mistral, "
@@ -47,31 +47,33 @@ static const struct sw_option options[] = {
      .choices = SW_LOSS_CHOICES,
      .what = "tokens of chats and prompts that the model learns to write: the assistant's and the completions', or all"},
     {.name = "--skip-bad", .kind = SW_OPTION_FLAG, AT(skip_bad), .group = INPUT,
-     .what = "leave out JSON documents that are wrong, count them and go on"},
+     .what = "skip JSON documents that are wrong, and count them"},
     {.name = "--dpo", .kind = SW_OPTION_FLAG, AT(dpo), .group = INPUT,
      .what = "JSON objects are pairs of a 'chosen' and a 'rejected' reply to a 'prompt', strings or lists of messages; each "
              "reply gets a sequence of --pack tokens, cut off at its end"},
     {.name = "--bos", .kind = SW_OPTION_CHOICE, AT(bos), .group = INPUT, .initial = "auto", .choices = SW_BOS_CHOICES,
-     .what = "token that begins a document but chats, whose template puts it; auto: as the tokenizer does "
-             "(TemplateProcessing); yes: in any case, chats too; no: none"},
+     .what = "token that begins a document; chats get it from their template; auto: as the tokenizer does "
+             "(TemplateProcessing); yes: always, chats too; no: none"},
     {.name = "--encoding", .kind = SW_OPTION_STRING, AT(encoding), .group = INPUT, .value = "NAME",
      .what = "encoding of text that is not UTF-8, as iconv names it: latin-1, gbk, shift-jis, utf-16"},
     {.name = "--lossy", .kind = SW_OPTION_FLAG, AT(lossy), .group = INPUT,
-     .what = "replace bytes that the encoding does not have by U+FFFD, and count them, instead of refusing the text"},
-    {.name = "--special", .kind = SW_OPTION_FLAG, AT(parse_special), .group = INPUT,
-     .what = "take special tokens that the text spells out, such as <|im_end|>, for these tokens; without it they are "
+     .what = "replace bytes that are invalid in the encoding with U+FFFD and count them, instead of refusing the "
              "text"},
+    {.name = "--special", .kind = SW_OPTION_FLAG, AT(parse_special), .group = INPUT,
+     .what = "read special tokens that the text spells out, such as <|im_end|>, as these tokens; without the flag "
+             "they are text"},
     {.name = "--out", .kind = SW_OPTION_STRING, AT(out), .group = OUTPUT, .value = "FILE.bin", .required = true,
-     .what = "token file to write; beside it, FILE.bin.doc has where documents begin, and FILE.bin.mask which tokens "
-             "have a loss, where not all do"},
+     .what = "token file to write; next to it, FILE.bin.doc lists where documents begin, and FILE.bin.mask tells "
+             "which tokens have a loss if not all do"},
     {.name = "--end", .kind = SW_OPTION_STRING, AT(end), .group = OUTPUT, .initial = "auto", .value = "TOKEN",
-     .what = "token to put behind each document but chats, or none; auto: the eos_token_id of the model, or else the eos_token of its tokenizer"},
+     .what = "token to append to each document except chats, or none; auto: the eos_token_id of the model, or else"
+             " the eos_token of its tokenizer"},
     {.name = "--joined", .kind = SW_OPTION_FLAG, AT(joined), .group = OUTPUT,
      .what = "write no FILE.bin.doc: attention then crosses from one document to the next"},
     {.name = "--pack", .kind = SW_OPTION_INT, AT(pack), .group = OUTPUT, .initial = "0", .value = "SEQ", .int_min = 0,
      .int_max = 1 << 22,
-     .what = "pack whole documents into sequences of SEQ tokens, the --seq of the training; longer documents are split, "
-             "and gaps filled without a loss; 0: one document follows the other"},
+     .what = "pack whole documents into sequences of SEQ tokens, the --seq of the training; longer documents are "
+             "split, and gaps are filled without a loss; 0: documents follow each other"},
     {.name = "--threads", .kind = SW_OPTION_INT, AT(threads), .group = OUTPUT, .initial = "auto", .value = "N",
      .int_min = 1, .int_max = 4096, .allow_auto = true, .what = "CPU threads; auto: all cores"},
 };

@@ -1,4 +1,4 @@
-/* Collectives of ranks, beside plain sends and receives of the same bytes and copies within memory. Run by mpirun. */
+/* Collectives of ranks, against plain sends and receives of the same bytes and copies within memory. Run by mpirun. */
 #include "core/ranks/comm.h"
 #include "bench/options.h"
 #include "bench/report.h"
@@ -22,7 +22,7 @@ static const bool has_mpi = false;
 #endif
 enum { PLAIN_RANKS = 64 }; /* the most ranks that exchange plainly */
 
-/* A rank works alone for far less than this between two exchanges. */
+/* Two exchanges are far less than this apart. */
 enum { RANK_TIMEOUT_S = 60 };
 
 /* Rates count the bytes that a rank gives to the others. Those of memcpy, which all ranks run at once, count the bytes

@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The results of `bench zero`: the bytes that a rank holds and sends at each stage of ZeRO, beside the papers'
+/* The results of `bench zero`: the bytes that a rank holds and sends at each stage of ZeRO, against the papers'
  * formulas: with parts of ZeRO++ at stage 3, or, in tensor groups, with and without partitioned activations. */
 enum { SW_ZERO_STAGES = SW_ZERO_WEIGHTS + 1, SW_ZERO_BUFFERS = 32 };
 /* Rows: the stages, then stage 3 with secondary shards (hpZ), with weights gathered as int8 (qwZ), with gradients
@@ -66,11 +66,11 @@ struct sw_zero_job {
 
 struct sw_zero_stage {
     int stage;
-    bool partitioned;               /* each rank of a tensor group keeps its rows of inputs alone */
+    bool partitioned;               /* each rank of a tensor group keeps only its rows of inputs */
     const char *name;               /* "3", "3 hpZ", "3 Pa" */
     int64_t bytes[SW_ZERO_FIGURES]; /* on the rank that has the most; its communicator counts the bytes sent */
     double formula_bytes[SW_ZERO_FIGURES];
-    double ratio[SW_ZERO_FIGURES]; /* bytes over the formula's; NAN: that is 0, as a rank alone sends nothing */
+    double ratio[SW_ZERO_FIGURES];             /* bytes over the formula's; NAN: the formula gives 0 */
     double deviation_percent[SW_ZERO_FIGURES]; /* 100 (ratio - 1); NAN as there */
     /* In tensor groups, else NAN: what the kept inputs take, and what goes within the group, by the paper's account of
      * one kept input for each block (zero.c). */
@@ -248,7 +248,7 @@ static void find_tensor_formulas(const struct sw_zero_job *job, struct sw_zero_s
     out->paper_added_share = (double)PAPER_BLOCK_PARTITIONED / PAPER_BLOCK - 1.0;
 }
 
-/* Computes the formulas for a row whose stage is set. The plan says how ranks lie on nodes, and nothing else. */
+/* Computes the formulas for a row whose stage is set. Of the plan only the ranks of each node count. */
 static void zero_find_formulas(const struct sw_zero_job *job, const struct sw_plan *plan, struct sw_zero_stage *out) {
     const int zero = out->stage;
     const double ranks = job->data_ranks, parameters = job->parameters / job->tensor_ranks;
@@ -342,7 +342,7 @@ static void zero_print(const struct sw_zero_report *report) {
     if (report->job.tensor_ranks > 1.0)
         printf("tensor groups of %.0f ranks: %.0f\n"
                "tensor, data: what is sent within a group and to other groups; Pa: each rank\n"
-               "keeps its rows of inputs alone; paper: its account of one kept input a block\n",
+               "keeps only its rows of inputs; paper: its account of one kept input a block\n",
                report->job.tensor_ranks, report->job.data_ranks);
     else if (nodes > 1)
         puts("inside, between: what is sent within a node and to other nodes; times W: between\nnodes, over one gather "

@@ -101,7 +101,7 @@ static const struct sw_option options[] = {
      .real_min = 0.01, .real_max = 3600,
      .what = "time of a setting, and of a pass of the comparison; default: 0.1, with --thorough 0.2"},
     {.name = "--no-fio", .group = MEASUREMENT, .kind = SW_OPTION_FLAG, AT(no_fio),
-     .what = "measure without fio, even where it is installed"},
+     .what = "measure without fio, even if it is installed"},
 
     {.name = "--block", .group = WORKLOAD, .kind = SW_OPTION_SIZE, AT(block_bytes), .initial = "auto",
      .value = "SIZE", .allow_auto = true,
@@ -120,7 +120,7 @@ static const struct sw_option options[] = {
 /* clang-format on */
 static const struct sw_command_line line = {
     .command = "bench io",
-    .summary = "Reads and writes a drive through the store's I/O queue, beside fio where it is installed.",
+    .summary = "Reads and writes a drive through the store's I/O queue, against fio if it is installed.",
     .options = options,
     .option_count = sizeof options / sizeof options[0],
     .check = check,

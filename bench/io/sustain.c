@@ -1,5 +1,5 @@
 /* Three phases: writing until the drive's fast cache is full and the rate has settled; then reading and writing at
- * once, as training does, before the drive can recover; then reading alone. Checksums are computed as the store
+ * once, as training does, before the drive can recover; then only reading. Checksums are computed as the store
  * computes them, so that the cores are those of a training. */
 #include "bench/io/sustain.h"
 
@@ -43,7 +43,7 @@ void sw_io_samples_add(struct sw_io_samples *samples, double seconds, int64_t by
     samples->last_bytes = bytes;
 }
 
-/* Adds the whole phase as a sample where it was too short to have another. */
+/* Adds the whole phase as one sample if it was too short to have any. */
 static void io_samples_end(struct sw_io_samples *samples, double seconds, int64_t bytes) {
     if (samples->count == 0)
         sw_io_samples_add(samples, seconds, bytes);
@@ -123,7 +123,7 @@ static bool note_writing(void *context, double seconds, int64_t bytes) {
     return sw_io_samples_fall(samples) < 0 || !sw_io_samples_settled(samples);
 }
 
-/* Returns the bytes of each file that hold data; bytes behind them would be read without the drive. */
+/* Returns the bytes of each file that hold data; later bytes would be read without touching the drive. */
 static int64_t written_span(const struct sustain *self) {
     const struct sw_io_target *target = &self->bench->target;
     const int64_t blocks = target->written_bytes / target->count / self->cell.block_bytes;

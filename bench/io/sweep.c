@@ -21,9 +21,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* fio, where it is installed, on the same open files: what a user would measure a drive with. */
+/* fio on the same open files, if it is installed: the tool with which a user would measure a drive. */
 struct sw_fio {
-    char version[64];   /* "fio-3.33"; "" where it is not installed */
+    char version[64];   /* "fio-3.33"; "": fio is not installed */
     bool fixed_buffers; /* fio registers buffers only with the right to lift the memlock limit */
     double start_s;     /* time of fio's start and end, while the drive rests */
 };
@@ -58,8 +58,8 @@ struct sw_io_report {
 
 enum { JOB, OUT, ERRORS, CHILD_FILES, NOT_FOUND = 127, OUTPUT_LIMIT_BYTES = 16 << 20, PROBE_BYTES = 4096 };
 
-/* Our arenas are on huge pages where the kernel has them, and a drive behind a virtual machine moves those up to twice
- * as fast; so fio's memory gets the same. A setting of the user's own stays. */
+/* Our arenas are on huge pages if the kernel has them, and the drive of a virtual machine moves those up to twice as
+ * fast, so fio's memory gets them too. The user's own setting stays. */
 #define HUGE_PAGES "glibc.malloc.hugetlb=1"
 
 /* Turns the child into fio, which dies with this program, so that it does not go on writing. */
@@ -99,7 +99,7 @@ static sw_status wait_for(pid_t child, const int file[CHILD_FILES]) {
     return failed;
 }
 
-/* Runs fio by a job file. Its files live in memory alone. Fails with SW_ERR_UNSUPPORTED where fio is not installed. The
+/* Runs fio by a job file. Its files exist only in memory. Fails with SW_ERR_UNSUPPORTED if fio is not installed. The
  * caller frees *out_text. */
 static sw_status run_fio(const char *job, char **out_text) {
     int file[CHILD_FILES];
@@ -236,7 +236,7 @@ static sw_status probe(struct sw_fio *fio, struct sw_io_target *target) {
     return SW_OK;
 }
 
-/* Looks for fio and tries whether it may register buffers. It is no error where fio is missing. */
+/* Looks for fio and tries whether it may register buffers. A missing fio is no error. */
 static sw_status fio_find(struct sw_io_target *target, struct sw_fio *out) {
     *out = (struct sw_fio){.fixed_buffers = true};
     sw_status status = probe(out, target);
@@ -488,7 +488,7 @@ static void io_print(const struct sw_io_report *report) {
     const bool no_fio = report->runners == 1 && !report->bench->given->no_fio;
     print_verdict(report);
     printf("best settings, medians of %s%s\n", SW_COUNT(report->bench->effort.rounds, "round"),
-           no_fio ? "; fio is not installed, so nothing stands beside" : "");
+           no_fio ? "; fio is not installed, so there is no comparison" : "");
     sw_table_print(SW_TABLE(ours_fields, report->best, SW_IO_WAYS));
     if (report->runners > 1) {
         printf("\n%s in turn with it at the same settings%s (ratios: 95%% intervals)\n", report->fio.version,

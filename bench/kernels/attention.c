@@ -1,5 +1,5 @@
-/* Attention of a model's micro-batch, forward and backward, beside the two matrix products of one of its heads by the
- * device's library, without a mask: what the same multiplications cost where scores are kept whole. */
+/* Attention of a model's micro-batch, forward and backward, against the two matrix products of one of its heads by the
+ * device's library, without a mask: the cost of the same multiplications if scores were kept whole. */
 #include "bench/kernels/harness.h"
 #include "bench/options.h"
 #include "bench/report.h"
@@ -25,7 +25,7 @@ struct attention_bench {
     struct sw_bench_rounds rounds; /* operations a second */
 };
 
-/* Returns the attention of a block: queries, keys and values lie beside each other in a row. */
+/* Returns the attention of a block: each row has queries, keys and values next to each other. */
 static struct sw_attention shape_of(const struct attention_bench *b) {
     const struct sw_model_config *c = &b->of.job.config;
     const int64_t wide = c->heads * c->head_dim, narrow = c->kv_heads * c->head_dim;
@@ -56,7 +56,7 @@ static double flops_of(const struct sw_attention *shape, int pass) {
            (double)(shape->batch * shape->heads * shape->head_dim);
 }
 
-/* Keys and values lie in the rows of queries, and so do their gradients. */
+/* Keys and values share the rows of the queries, and their gradients share the rows of the queries' gradients. */
 static sw_status take_areas(struct attention_bench *b) {
     const struct sw_attention *a = &b->shape;
     const int64_t rows = a->batch * a->seq, typed = sw_dtype_bytes(b->of.type);
@@ -145,7 +145,7 @@ static sw_status report(const struct attention_bench *b) {
                                         sw_table_named_json(SW_TABLE(fields, rows, BACKWARD + 1))),
                           json_pack("{s:f, s:s}", "products_flops_per_s", products, "numbers", SW_BENCH_NUMBERS)));
     sw_bench_model_print(&b->of, b->rounds.rounds);
-    printf("attention, beside a head's matrix products by the library at %.0f Gflop/s\n", products * 1e-9);
+    printf("attention, against a head's matrix products by the library at %.0f Gflop/s\n", products * 1e-9);
     sw_table_print(SW_TABLE(fields, rows, BACKWARD + 1));
     return SW_OK;
 }

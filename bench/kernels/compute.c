@@ -29,7 +29,7 @@ struct compute_bench {
     const struct sw_bench_options *given;
     struct sw_bench_model of;
     struct sw_unit_run *run;
-    struct sw_bench_products products; /* opened on a GPU alone; on the CPU oneDNN's own products are measured */
+    struct sw_bench_products products; /* opened only on a GPU; on the CPU oneDNN's own products are measured */
     struct part part[ROWS];
 };
 
@@ -149,7 +149,7 @@ static sw_status report(const struct compute_bench *bench) {
                                     (json_int_t)bench->part[BLOCK].times, "totals",
                                     sw_table_named_json(SW_TABLE(fields, bench->part, ROWS)))));
     sw_bench_model_print(&bench->of, bench->given->rounds);
-    printf("one unit of each kind, beside its products alone by %s\n",
+    printf("one unit of each kind, against its products alone by %s\n",
            bench->products.device != NULL ? "the GPU's library" : "oneDNN in its own layouts");
     sw_table_print(SW_TABLE(fields, bench->part, ROWS));
     return SW_OK;

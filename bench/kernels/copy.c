@@ -1,4 +1,4 @@
-/* Copies between host and device, beside memcpy of the same sizes by one thread and by all. */
+/* Copies between host and device, against memcpy of the same sizes by one thread and by all. */
 #include "bench/kernels/harness.h"
 #include "bench/options.h"
 #include "bench/report.h"
@@ -181,8 +181,8 @@ static sw_status report(const struct copy_bench *bench, const struct sw_bench_op
         return sw_command_print_json(json_pack("{s:s, s:s, s:i, s:i, s:o}", "bench", "copy", "device", info.name,
                                                "threads", info.threads, "rounds", (int)given->rounds, "sizes",
                                                sw_table_json(SW_TABLE(fields, bench->rows, bench->count))));
-    printf("copies, %s, %s, medians of %s: GB/s of each way alone and while\n"
-           "both run; then ratios to memcpy by one thread and by all\n",
+    printf("copies, %s, %s, medians of %s: GB/s of each way by itself and\n"
+           "while both run; then ratios to memcpy by one thread and by all\n",
            info.name, SW_COUNT(info.threads, "thread"), SW_COUNT(given->rounds, "round"));
     sw_table_print(SW_TABLE(fields, bench->rows, bench->count));
     return SW_OK;

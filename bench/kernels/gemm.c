@@ -2,7 +2,7 @@
  *
  * The bounds: oneDNN called directly with the same row-major operands, and oneDNN with operands that already lie in the
  * layouts that it chose, which a training step would have to make first. A GPU's products, which are the vendor's
- * library, stand alone. */
+ * library, have no bound. */
 #include "bench/kernels/harness.h"
 #include "bench/options.h"
 #include "bench/report.h"
@@ -63,7 +63,7 @@ static const struct sw_bench_field total_fields[] = {
 struct gemm_bench {
     const struct sw_bench_options *given;
     struct sw_bench_model of;
-    int contenders; /* on a GPU ours alone */
+    int contenders; /* on a GPU only ours */
     struct sw_bench_products products;
     struct product_row row[SW_MODEL_MAX_PRODUCTS];
 };
@@ -153,7 +153,7 @@ static sw_status report(const struct gemm_bench *bench) {
                                     sw_table_named_json(SW_TABLE(total_fields, totals, TOTALS)))));
     sw_bench_model_print(&bench->of, bench->given->rounds);
     if (!alone)
-        puts("beside oneDNN with the same operands, and in its own layouts");
+        puts("against oneDNN with the same operands, and in its own layouts");
     sw_table_print(SW_TABLE(product_fields, bench->row, bench->of.count));
     puts("a micro-batch");
     sw_table_print(SW_TABLE(total_fields, totals, TOTALS));

@@ -17,8 +17,8 @@
 /* Calls in a row take about LEAST_SECONDS, and are at most MOST_CALLS. */
 #define LEAST_SECONDS 5e-3
 enum { MOST_CALLS = 1000 };
-/* The best round counts, because other load of the machine says nothing about the device. The round before the first
- * touches the memory. */
+/* The best round counts, because other load on the machine says nothing about the device. An extra round before the
+ * first touches the memory. */
 enum { ROUNDS = 3 };
 
 enum { A, B, BIAS, C, SCRATCH, OPERANDS = SW_BENCH_OPERANDS };
@@ -300,7 +300,7 @@ void sw_onednn_product_close(struct sw_onednn_product *p) {
     free(p);
 }
 
-/* Ours widens types that oneDNN cannot multiply on this CPU; a user of oneDNN alone would take fp32. */
+/* Our device widens types that oneDNN cannot multiply on this CPU; a direct user of oneDNN would take fp32. */
 sw_status sw_bench_choose_bound_type(struct sw_bench_model *m) {
     struct sw_onednn_product *direct;
     const sw_status status = sw_onednn_product_open(&m->product[0].shape, false, &direct);

@@ -1,5 +1,6 @@
-/* Matrix products alone on a device: operands for any of a list of shapes, and the time of a call. Other kernels take
- * and fill their operands and time their calls by the same functions. */
+/* The harness of the kernel benches: operands on a device for any of a list of matrix products, and the time of a call;
+ * other kernels take and fill their operands by the same functions. Then oneDNN called directly, the model whose
+ * micro-batch is measured, and plain loops over memory. */
 #ifndef SW_BENCH_KERNELS_HARNESS_H
 #define SW_BENCH_KERNELS_HARNESS_H
 
@@ -43,7 +44,7 @@ sw_status sw_bench_time(struct sw_bench_products *products, sw_status (*run)(voi
 /* Measures the seconds of one product. */
 sw_status sw_bench_product_time(struct sw_bench_products *products, const struct sw_gemm *shape, double *out_s);
 
-/* Returns the bytes of `count` areas that lie one behind the other, each aligned for a kernel. */
+/* Returns the bytes of `count` areas in a row, each aligned for a kernel. */
 int64_t sw_bench_areas_bytes(const int64_t *bytes, int count);
 /* Takes device memory for such areas and writes their addresses into `areas`. The caller closes the memory. */
 sw_status sw_bench_areas_open(struct sw_device *device, const int64_t *bytes, int count, struct sw_memory **out,
@@ -59,7 +60,7 @@ static inline double sw_gemm_flops(const struct sw_gemm *shape) {
     return 2.0 * (double)shape->m * (double)shape->n * (double)shape->k;
 }
 
-/* A matrix product by oneDNN alone, as a program that calls it directly would have it. */
+/* A matrix product by oneDNN, called directly. */
 struct sw_onednn_product;
 
 /* Prepares a product with the shape's row-major operands, or with own_layouts with operands that already lie in the
@@ -87,7 +88,7 @@ void sw_bench_model_close(struct sw_bench_model *model);
 
 /* Finds bound_type by making one of the products, whose memory must have been checked. */
 sw_status sw_bench_choose_bound_type(struct sw_bench_model *model);
-/* Returns a product as oneDNN alone would compute it on this CPU. */
+/* Returns the product that oneDNN computes on this CPU when called directly. */
 struct sw_gemm sw_bench_bound_shape(const struct sw_bench_model *model, int product);
 /* Returns the members of a report that say what was measured: from "bench" to "seq". The caller releases it. */
 json_t *sw_bench_model_json(const struct sw_bench_model *model, const char *bench, int64_t rounds);

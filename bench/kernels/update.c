@@ -1,6 +1,6 @@
-/* The fused optimizer update, beside a loop over the same layout that moves the same bytes and computes nothing, and
- * that of narrow optimizer state beside that of fp32. Where a GPU computes, the update of state in its memory is
- * measured too, beside copies within that memory. */
+/* The fused optimizer update, against a loop over the same layout that moves the same bytes and computes nothing.
+ * Narrow optimizer state is also compared with fp32. With a GPU, the update of state in its memory is measured too,
+ * against copies within that memory. */
 #include "bench/kernels/harness.h"
 #include "bench/options.h"
 #include "bench/report.h"
@@ -39,7 +39,8 @@ struct update_bench {
     sw_dtype type; /* being measured */
 };
 
-/* One precision. Without a GPU, and of fp32 beside itself, the first rate of a contender is NAN. */
+/* One precision. A contender that is not measured (the GPU's if there is none; fp32 against itself) has NAN as its
+ * first rate. */
 struct type_row {
     const char *precision, *optimizer;
     double bytes_per_parameter;
@@ -169,13 +170,13 @@ static sw_status report(const struct update_bench *bench, const struct sw_bench_
                                                info.name, "isa", info.isa, "threads", info.threads, "rounds",
                                                (int)given->rounds, "chunk_grains", (json_int_t)given->chunk_grains,
                                                "precisions", sw_table_json(SW_TABLE(fields, rows, count))));
-    printf("update, %s, %s at once, medians of %s: GB/s beside plain\n"
+    printf("update, %s, %s at once, medians of %s: GB/s, against plain\n"
            "traffic of the same bytes\n",
            SW_COUNT(bench->memory.threads, "thread"), SW_COUNT(given->chunk_grains, "grain"),
            SW_COUNT(given->rounds, "round"));
     if (bench->format != SW_OPTIMIZER_FP32)
-        printf("optimizer state in %s, rounding %s, beside the rate of fp32\n", sw_optimizer_format_name(bench->format),
-               sw_rounding_name(sw_settings_rounding(&given->settings)));
+        printf("optimizer state in %s, rounding %s, against the rate of fp32\n",
+               sw_optimizer_format_name(bench->format), sw_rounding_name(sw_settings_rounding(&given->settings)));
     sw_table_print(SW_TABLE(fields, rows, count));
     return SW_OK;
 }

@@ -149,7 +149,7 @@ static sw_status report(const struct load_bench *b) {
             sw_bench_join(json_pack("{s:s, s:s, s:s, s:i, s:i}", "bench", "load", "device", info.name, "model",
                                     b->given->settings.model, "threads", info.threads, "rounds", b->rounds.rounds),
                           sw_table_row_json(SW_TABLE(fields, b, 1), 0)));
-    printf("%s\na load reads %.2f GB and writes %.2f GB; medians of %d rounds, beside the drive\n"
+    printf("%s\na load reads %.2f GB and writes %.2f GB; medians of %d rounds, against the drive\n"
            "read and written at once, in large blocks and in blocks of a load's size\n",
            b->given->settings.model, (double)b->read_bytes * 1e-9, (double)b->written_bytes * 1e-9, b->rounds.rounds);
     sw_table_print(SW_TABLE(fields, b, 1));

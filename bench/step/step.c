@@ -140,7 +140,7 @@ void sw_least_bytes(const struct sw_least_shape *shape, int64_t out[SW_LANES]) {
     }
 }
 
-/* The speed of a step beside the device's: its arithmetic over the device's peak and over the rate of its matrix
+/* The speed of a step against the device's: its arithmetic over the device's peak and over the rate of its matrix
  * products, and the time that no plan can go below. */
 struct sw_step_speed {
     double flops_per_s;          /* the model's arithmetic; recomputation is not counted */
@@ -377,7 +377,7 @@ static json_t *speed_json(const struct sw_step_bench *b) {
                      speed.light_s, "share", speed.of_light, "lane", speed.light_lane);
 }
 
-/* Returns JSON's null for a rank alone. */
+/* Returns JSON's null for a single rank. */
 static json_t *exchange_json(const struct sw_step_bench *b) {
     struct exchange_row rows[SW_STEP_COMMS];
     if (sw_ranks_comm(&b->ranks) == NULL)
@@ -407,7 +407,7 @@ static sw_status step_bench_json(const struct sw_step_bench *b) {
                   sw_table_named_json(SW_TABLE(lane_fields, lanes, SW_LANES)), "exchange", exchange_json(b)));
 }
 
-/* Finds the time in which ranks exchange data in a step, and the part of it behind arithmetic. */
+/* Finds the time in which ranks exchange data in a step, and the part of it that arithmetic hides. */
 
 /* Simulates the plan by these rates. The first step does not count, because no step ran ahead of it. */
 static sw_status predict_exchange(const struct sw_plan *plan, const struct sw_rates *rates,
@@ -714,7 +714,7 @@ static sw_status measure(struct sw_step_bench *b) {
     return SW_OK;
 }
 
-/* Finds the least bytes of a rank alone. Those of ranks that share state are not known. */
+/* Finds the least bytes of a single rank. The least bytes of ranks that share state are not known. */
 static void find_least(struct sw_step_bench *b) {
     const struct sw_settings *settings = &b->settings;
     const struct sw_least_shape shape = {

@@ -36,8 +36,8 @@ struct sw_least_shape {
 
 void sw_least_bytes(const struct sw_least_shape *shape, int64_t out[SW_LANES]);
 
-/* The time in which ranks exchange data, and the part of it behind arithmetic, from a trace that was measured or
- * predicted. */
+/* The time in which ranks exchange data, and the part of it that arithmetic hides, from a measured or predicted
+ * trace. */
 struct sw_overlap {
     double comm_s;   /* seconds per step in which the comm lane is busy, its waits for other ranks included */
     double hidden_s; /* the seconds of these in which the compute lane is busy too */
@@ -94,10 +94,11 @@ struct sw_step_exchange {
 struct sw_step_bench {
     struct sw_ranks ranks;
     struct sw_settings settings;
-    struct sw_job job;              /* of the placed step */
-    struct sw_job resident;         /* with everything on the device; no plan: it does not fit beside the placed one */
-    int64_t traced_from, traced_to; /* the last round's programs in the trace */
-    struct sw_step_exchange exchange[SW_STEP_COMMS]; /* zero for a rank alone */
+    struct sw_job job; /* of the placed step */
+    struct sw_job
+        resident; /* with everything on the device; no plan: it does not fit in memory together with the placed one */
+    int64_t traced_from, traced_to;                  /* the last round's programs in the trace */
+    struct sw_step_exchange exchange[SW_STEP_COMMS]; /* zero for a single rank */
     bool speculates;                                 /* the placed step updates in the backward pass */
     struct sw_contender placed, whole;               /* whole: the resident one */
     struct sw_step_times times[SW_STEP_KINDS];

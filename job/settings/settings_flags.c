@@ -54,7 +54,7 @@ static const struct sw_option options[] = {
     {.name = "--model", TEXT(model), .commands = STEP, .group = RUN, .initial = "gpt2-124m", .value = "M",
      .what = "Hugging Face folder, or the name of a preset (listed below); the weights are random"},
     {.name = "--model", TEXT(model), .commands = RESUME, .group = RUN, .value = "DIR",
-     .what = "where the model is now whose frozen weights the run reads, if it moved; it must hold the same weights"},
+     .what = "where the model with the frozen weights is now, if it moved; it must hold the same weights"},
     {.name = "--init", FLAG(init), .commands = TRAIN, .group = RUN,
      .what = "start from random weights instead of the folder's"},
     {.name = "--data", MANY(data), .commands = TRAIN, .group = RUN, .required = true, .value = "FILE",
@@ -62,7 +62,8 @@ static const struct sw_option options[] = {
              "them), which become tokens if the model has a tokenizer.json; without one, each byte of .txt and .md is a "
              "token"},
     {.name = "--data", MANY(data), .commands = PLAN, .group = RUN, .value = "FILE",
-     .what = "training data, as train has it, for --epochs; text is only read at its beginning, and its tokens estimated"},
+     .what = "training data as for train, to resolve --epochs; of text only the beginning is read, and its tokens "
+             "are estimated"},
     {.name = "--data", MANY(data), .commands = RESUME, .group = RUN, .value = "FILE",
      .what = "where the training data is now, if it moved; it must hold the same tokens"},
     {.name = "--tokens", CHOICE(tokens), .commands = RUNS | PLAN, .group = RUN, .initial = "auto", .choices = "auto|u16|u32",
@@ -71,23 +72,24 @@ static const struct sw_option options[] = {
      .choices = SW_LOSS_CHOICES,
      .what = "tokens of chats and prompts that the model learns to write: the assistant's and the completions', or all"},
     {.name = "--chat-format", TEXT(chat_format), .commands = TRAIN | PLAN, .group = RUN, .initial = "auto", .value = "NAME",
-     .what = "how chats are written, as tokenize has it; auto: as the model's chat template does"},
+     .what = "format of chats, one of those in tokenize --help; auto: the model's chat template"},
     {.name = "--field", TEXT(field), .commands = TRAIN | PLAN, .group = RUN, .value = "NAME",
-     .what = "member of JSON objects that has the text, or the list of messages; without it, the schema says so"},
+     .what = "member of JSON objects with the text or the list of messages; without the flag, the schema tells"},
     {.name = "--skip-bad", FLAG(skip_bad), .commands = TRAIN | PLAN, .group = RUN,
-     .what = "leave out JSON documents that are wrong, count them and go on"},
+     .what = "skip JSON documents that are wrong, and count them"},
     {.name = "--dpo", FLAG(dpo), .commands = TRAIN | PLAN, .group = RUN,
-     .what = "direct preference optimization: the data are pairs of a chosen and a rejected reply, and the loss compares "
-             "both with what the weights at the start say of them"},
+     .what = "direct preference optimization: the data are pairs of a chosen and a rejected reply, and the loss "
+             "compares the model's preference with that of the starting weights"},
     {.name = "--dpo-beta", REAL(dpo_beta), .commands = TRAIN | PLAN, .group = RUN, .initial = "0.1", .value = "X",
      .real_min = 1e-6, .real_max = 1e6,
-     .what = "β of --dpo: the larger, the closer the model stays to the weights at the start"},
+     .what = "β of --dpo: the larger, the closer the model stays to its starting weights"},
     {.name = "--bos", CHOICE(bos), .commands = TRAIN | PLAN, .group = RUN, .initial = "auto", .choices = SW_BOS_CHOICES,
-     .what = "token that begins a document of text, as tokenize has it; auto: as the model's tokenizer does"},
+     .what = "token that begins a document of text (tokenize --help); auto: as the model's tokenizer does"},
     {.name = "--encoding", TEXT(encoding), .commands = TRAIN | PLAN, .group = RUN, .value = "NAME",
      .what = "encoding of text that is not UTF-8, as iconv names it: latin-1, gbk, shift-jis, utf-16"},
     {.name = "--lossy", FLAG(lossy), .commands = TRAIN | PLAN, .group = RUN,
-     .what = "replace bytes that the encoding does not have by U+FFFD, and count them, instead of refusing the text"},
+     .what = "replace bytes that are invalid in the encoding with U+FFFD and count them, instead of refusing the "
+             "text"},
     {.name = "--val", TEXT(val), .commands = TRAIN | PLAN, .group = RUN, .initial = "0%", .value = "P%|FILE",
      .what = "validation data: the last P percent of the training data, or a file"},
     {.name = "--val", TEXT(val), .commands = RESUME, .group = RUN, .value = "FILE",
@@ -111,9 +113,9 @@ static const struct sw_option options[] = {
     {.name = "--seed", INT(seed), .commands = TRAIN, .group = RUN, .initial = "0", .value = "N", .int_min = 0,
      .what = "seed of the data's order and of --init"},
     {.name = "--recipe", TEXT(recipe), .commands = TRAIN | PLAN, .group = RUN, .transient = true, .recipe = true,
-     .value = "FILE", .what = "YAML file of flags, one `name: value` a line; flags on the command line count more"},
+     .value = "FILE", .what = "YAML file of flags, one `name: value` a line; flags on the command line win"},
     {.name = "--previous", FLAG(previous), .commands = RESUME, .group = RUN, .transient = true,
-     .what = "the last commit is damaged: drop it and go on from the one before, if that is whole"},
+     .what = "drop the last commit, which is damaged, and go on from the one before, if that is whole"},
 
     {.name = "--batch-tokens", INT(batch_tokens), .commands = SHAPES, .group = BATCH, .initial = "auto", .value = "N",
      .int_min = 1, .allow_auto = true, .what = "tokens of a step, over all ranks; auto: about 16,384"},
@@ -130,36 +132,38 @@ static const struct sw_option options[] = {
              "embedding,blocks:0-11 or '*.mlp.*'"},
     {.name = "--lora", INT(tuning.lora.rank), .commands = TRAIN | PLAN, .group = LEARNING, .value = "RANK", .int_min = 0,
      .int_max = SW_LORA_MOST_RANK,
-     .what = "train adapters of this rank beside the matrices of blocks (LoRA), and freeze the model"},
+     .what = "train LoRA adapters of this rank on the matrices of blocks, and freeze the model"},
     {.name = "--lora-alpha", REAL(tuning.lora.alpha), .commands = TRAIN | PLAN, .group = LEARNING, .value = "A",
      .real_min = 0, .real_max = 1e6, .what = "scale adapters by A / RANK; without it, A is twice the rank"},
     {.name = "--rslora", FLAG(tuning.lora.rank_stabilized), .commands = TRAIN | PLAN, .group = LEARNING,
      .what = "scale adapters by A / sqrt(RANK) instead"},
     {.name = "--lora-dropout", REAL(tuning.lora.dropout), .commands = TRAIN | PLAN, .group = LEARNING, .value = "P",
      .real_min = 0, .real_max = 1, .below_max = true,
-     .what = "drop this fraction of each adapter's input in training; the kept rest is scaled to the same mean"},
+     .what = "drop this fraction of each adapter's input in training; the rest is scaled up to keep the mean"},
     {.name = "--lora-targets", TEXT(tuning.lora.targets), .commands = TRAIN | PLAN, .group = LEARNING, .value = "MODULES",
      .what = "matrices that get adapters: all (without the flag), attention, mlp, or modules: q_proj,v_proj or '*.mlp.*'"},
     {.name = "--modules-to-save", TEXT(tuning.lora.modules_to_save), .commands = TRAIN | PLAN, .group = LEARNING,
-     .value = "MODULES", .what = "modules that are trained whole beside adapters: lm_head"},
+     .value = "MODULES", .what = "modules to train in full along with adapters: lm_head"},
     {.name = "--adapter", TEXT(adapter), .commands = TRAIN | PLAN, .group = LEARNING, .value = "FOLDER",
-     .what = "begin with the adapters of a folder that PEFT or `spillway export` wrote, which sets all of the above"},
+     .what = "start from the adapters in a folder that PEFT or `spillway export` wrote; the folder sets all of the"
+             " above"},
     {.name = "--base-format", CHOICE(tuning.base), .commands = TRAIN | PLAN, .group = LEARNING, .initial = "compute",
      .choices = "compute|int8|nf4",
      .what = "keep the frozen matrices of blocks in the compute type, in 8 bits, or in 4 (NormalFloat, as QLoRA has them)"},
     {.name = "--lr", REAL(lr), .commands = TRAIN, .group = LEARNING, .initial = "auto", .value = "RATE", .real_min = 0,
      .real_max = 1e3, .allow_auto = true,
-     .what = "learning rate after the warm-up, the highest of the schedule; auto: 1e-5 for loaded weights, 1e-4 with --lora, "
-             "3e-4 with --init"},
+     .what = "peak learning rate, reached after the warm-up; auto: 1e-5 for loaded weights, 1e-4 with --lora, 3e-4"
+             " with --init"},
     {.name = "--lr", REAL(lr), .commands = RESUME, .group = LEARNING, .value = "RATE", .real_min = 0, .real_max = 1e3,
-     .what = "learning rate after the warm-up, the highest of the schedule"},
+     .what = "peak learning rate, reached after the warm-up"},
     {.name = "--warmup", INT(warmup), .commands = TRAIN, .group = LEARNING, .initial = "auto", .value = "STEPS",
      .int_min = 0, .allow_auto = true, .what = "steps of linear warm-up; auto: a tenth of the schedule, at most 100"},
     {.name = "--schedule", CHOICE(schedule), .commands = TRAIN, .group = LEARNING, .initial = "cosine",
      .choices = "constant|linear|cosine|wsd",
      .what = "learning rate after the warm-up; wsd: constant, then linear decay over --decay-steps"},
     {.name = "--schedule-steps", INT(schedule_steps), .commands = RUNS, .group = LEARNING, .initial = "auto",
-     .value = "N", .int_min = 1, .allow_auto = true, .what = "steps until the schedule ends; auto: --steps. A resume whose --steps go beyond it lengthens it"},
+     .value = "N", .int_min = 1, .allow_auto = true,
+     .what = "steps until the schedule ends; auto: --steps; resuming with more --steps extends it"},
     {.name = "--decay-steps", INT(decay_steps), .commands = TRAIN, .group = LEARNING, .initial = "0", .value = "STEPS",
      .int_min = 0, .what = "steps of decay at the end of the schedule wsd"},
     {.name = "--min-lr", REAL(min_lr), .commands = RUNS, .group = LEARNING, .initial = "0", .value = "RATE",
@@ -167,56 +171,56 @@ static const struct sw_option options[] = {
     {.name = "--weight-decay", REAL(weight_decay), .commands = TRAIN, .group = LEARNING, .initial = "0.1", .value = "X",
      .real_min = 0, .real_max = 1e3, .what = "weight decay of AdamW, for tensors of two or more dimensions"},
     {.name = "--no-decay", LIST(no_decay), .commands = TRAIN, .group = LEARNING, .value = "PATTERN",
-     .what = "no weight decay either for tensors whose names match, such as '*wte.weight'; repeat for several; those of "
-             "one dimension (norms, biases) have none anyway"},
+     .what = "no weight decay for tensors whose names match, such as '*wte.weight'; repeat for several; tensors of"
+             " one dimension (norms, biases) never have any"},
     {.name = "--lr-scale", LIST(lr_scale), .commands = RUNS, .group = LEARNING, .value = "PATTERN=FACTOR",
-     .what = "factor of the learning rate for tensors whose names match, such as '*wte.weight=0.1'; repeat for several: "
-             "the last that matches counts"},
+     .what = "factor on the learning rate for tensors whose names match, such as '*wte.weight=0.1'; repeat for "
+             "several: the last match counts"},
     {.name = "--clip", REAL(clip), .commands = TRAIN, .group = LEARNING, .initial = "1", .value = "NORM", .real_min = 0,
-     .real_max = 1e30, .what = "largest norm of the gradient before it is scaled down; 0: no clipping"},
+     .real_max = 1e30, .what = "scale gradients down whose norm is larger than this; 0: no clipping"},
     {.name = "--beta1", REAL(beta1), .commands = TRAIN, .group = LEARNING, .initial = "0.9", .value = "X",
-     .real_min = 0, .real_max = 1, .below_max = true, .what = "AdamW: decay of the first moment, a step"},
+     .real_min = 0, .real_max = 1, .below_max = true, .what = "AdamW: decay of the first moment per step"},
     {.name = "--beta2", REAL(beta2), .commands = TRAIN, .group = LEARNING, .initial = "0.95", .value = "X",
-     .real_min = 0, .real_max = 1, .below_max = true, .what = "AdamW: decay of the second moment, a step"},
+     .real_min = 0, .real_max = 1, .below_max = true, .what = "AdamW: decay of the second moment per step"},
     {.name = "--eps", REAL(eps), .commands = TRAIN, .group = LEARNING, .initial = "1e-8", .value = "X",
      .real_min = LEAST_EPS, .real_max = 1, .what = "AdamW: added to the root of the second moment"},
     {.name = "--optimizer-state", CHOICE(optimizer_state), .commands = ALL, .group = LEARNING, .initial = "fp32",
      .choices = "fp32|bf16|8bit",
-     .what = "type of AdamW's moments beside the fp32 master weights, for fewer bytes on drives and links; norms and "
-             "biases keep fp32"},
+     .what = "type of AdamW's moments; narrow ones move fewer bytes over drives and links; master weights, norms "
+             "and biases keep fp32"},
     {.name = "--rounding", CHOICE(rounding), .commands = ALL, .group = LEARNING, .initial = "auto",
      .choices = "auto|nearest|stochastic",
-     .what = "how moments of bf16 and 8bit are rounded; auto: stochastic, by random numbers that follow from --seed"},
+     .what = "rounding of bf16 and 8bit moments; auto: stochastic, with random numbers derived from --seed"},
     {.name = "--grads-state", CHOICE(grads_state), .commands = ALL, .group = LEARNING, .initial = "compute",
      .choices = "compute|8bit",
-     .what = "type of gradients between their rounding and their update: that of --precision, or 8 bits with a scale "
-             "for each 256, for fewer bytes on drives and links; 8bit is for one rank"},
+     .what = "type in which gradients wait for the update: that of --precision, or 8 bits with one scale per 256 "
+             "values, for fewer bytes on drives and links; 8bit needs a single rank"},
 
     {.name = "--save-every", EVERY(save_every), .commands = RUNS | PLAN, .group = SAVING, .initial = "100,10m",
      .value = "N|TIME",
-     .what = "steps (100), time (10m) or whichever comes first (100,10m) between commits; where all optimizer state "
-             "is on NVMe, every step commits"},
+     .what = "steps (100), time (10m) or whichever comes first (100,10m) between commits; with all optimizer state"
+             " on NVMe, every step commits"},
     {.name = "--eval-every", INT(eval_every), .commands = RUNS, .group = SAVING, .initial = "0", .value = "STEPS",
      .int_min = 0, .what = "steps between evaluations on --val; 0: only at the end"},
     {.name = "--early-stop", INT(early_stop), .commands = RUNS, .group = SAVING, .initial = "0", .value = "N",
      .int_min = 0,
-     .what = "stop when N evaluations of --eval-every in a row have not lowered the validation loss; each that lowers it "
-             "is exported, so that exports/ of the run has the best weights; 0: never"},
+     .what = "stop after N evaluations in a row (--eval-every) without a lower validation loss; each improvement "
+             "is exported, so exports/ of the run has the best weights; 0: never"},
     {.name = "--sample-every", INT(sample_every), .commands = RUNS, .group = SAVING, .initial = "0", .value = "STEPS",
      .int_min = 0,
-     .what = "steps between samples, in which the run continues each --sample-prompt by its most likely tokens; at the "
-             "end too; 0: none"},
+     .what = "steps between samples: each --sample-prompt, continued with the most likely tokens; also at the end;"
+             " 0: none"},
     {.name = "--sample-prompt", LIST(sample_prompt), .commands = RUNS, .group = SAVING, .value = "TEXT",
-     .what = "text for samples to continue; repeat for several; where the data are chats and the model has a chat "
+     .what = "text for samples to continue; repeat for several; if the data are chats and the model has a chat "
              "template, it is a user's turn; default: Once upon a time"},
     {.name = "--sample-tokens", INT(sample_tokens), .commands = RUNS, .group = SAVING, .initial = "32", .value = "N",
      .int_min = 1, .int_max = 1024,
-     .what = "tokens of a sample at most, each of which costs the forward pass of a micro-batch"},
+     .what = "most tokens of a sample; each costs the forward pass of a micro-batch"},
     {.name = "--export-every", INT(export_every), .commands = RUNS, .group = SAVING, .initial = "0", .value = "STEPS",
      .int_min = 0,
      .what = "steps between exports of the weights as Hugging Face folders, in exports/ of the run; 0: none"},
     {.name = "--keep", INT(keep), .commands = RUNS, .group = SAVING, .initial = "2", .value = "N", .int_min = 1,
-     .int_max = 1000, .what = "exports to keep: those of least validation loss, or the newest where there is none"},
+     .int_max = 1000, .what = "exports to keep: those with the lowest validation loss, or without one the newest"},
 
     {.name = "--device-memory", SIZE(device_memory), .commands = ALL, .group = MEMORY, .initial = "auto",
      .value = "SIZE", .allow_auto = true, .own = true,
@@ -227,14 +231,15 @@ static const struct sw_option options[] = {
      .what = "host memory that each rank may use, even beyond what is available; auto: 80% of available memory, with "
              "a CPU as the device 20%"},
     {.name = "--nvme", LIST(nvme), .commands = RUNS, .group = MEMORY, .value = "DIR[:SIZE]", .own = true,
-     .what = "folder for the store's file, or a block device for all of it, and the most that it takes there; repeat "
-             "to stripe over drives; {rank} and {local_rank} stand for the rank's numbers; default: the run's folder"},
+     .what = "folder for the store's file, or a block device to use whole, and the most space to take there; "
+             "repeat to stripe over drives; {rank} and {local_rank} stand for the rank's numbers; default: the "
+             "run's folder"},
     {.name = "--nvme", LIST(nvme), .commands = PLAN, .group = MEMORY, .value = "DIR[:SIZE]",
      .what = "folder on the drive to measure, and the most that the store may take there; repeat to stripe over "
              "drives; with --machine only the size counts; default: the current folder"},
     {.name = "--nvme", LIST(nvme), .commands = STEP, .group = MEMORY, .value = "DIR[:SIZE]",
-     .what = "folder for the store's file, which is deleted at the end, and the most that it takes there; repeat to "
-             "stripe over drives; default: the current folder"},
+     .what = "folder for the store's file, which is deleted at the end, and the most space to take there; repeat "
+             "to stripe over drives; default: the current folder"},
     {.name = "--place", TEXT(place), .commands = ALL, .group = MEMORY, .initial = "auto", .value = "WHERE",
      .what = "where state lives, such as grads=host,optimizer=nvme; states: weights, grads, optimizer, acts; tiers: "
              "device, host, nvme, or shares as in device:20%/nvme"},
@@ -244,7 +249,8 @@ static const struct sw_option options[] = {
              "space and no flushes"},
     {.name = "--endurance", REAL(endurance), .commands = RUNS | PLAN, .group = MEMORY, .initial = "0", .value = "TBW",
      .real_min = 0, .real_max = 1e9,
-     .what = "terabytes that all drives of the store are rated to write, to show the share that a run uses; 0: unknown"},
+     .what = "terabytes that all drives of the store together are rated to write; shows the share that a run uses;"
+             " 0: unknown"},
     {.name = "--allow-buffered", FLAG(allow_buffered), .commands = ALL, .group = MEMORY,
      .what = "accept a file system without O_DIRECT; data then goes through the page cache"},
     {.name = "--allow-overwrite-device", FLAG(allow_overwrite_device), .commands = TRAIN, .group = MEMORY,
@@ -255,39 +261,41 @@ static const struct sw_option options[] = {
      .what = "plan one of N ranks, which need not be on this machine; budgets are of each rank"},
     {.name = "--nodes", INT(nodes), .commands = PLAN, .group = RANKS, .initial = "auto", .value = "N", .int_min = 1,
      .int_max = SW_SETTINGS_MOST_RANKS, .allow_auto = true,
-     .what = "nodes that the ranks of --machine are on, as many on each; auto: the fewest that have the GPUs"},
+     .what = "nodes over which the ranks of --machine spread evenly; auto: the fewest with enough GPUs"},
     {.name = "--zero", INT(zero), .commands = ALL, .group = RANKS, .initial = "auto", .value = "STAGE", .int_min = 0,
      .int_max = 3, .allow_auto = true,
-     .what = "ZeRO stage, what ranks share out: 0 nothing, 1 optimizer state, 2 also gradients, 3 also weights; auto: "
+     .what = "ZeRO stage, what ranks split: 0 nothing, 1 optimizer state, 2 also gradients, 3 also weights; auto: "
              "2 if each device can hold all weights, else 3"},
     {.name = "--tensor", INT(tensor), .commands = ALL, .group = RANKS, .initial = "1", .value = "N", .int_min = 1,
      .int_max = SW_SETTINGS_MOST_RANKS, .allow_auto = true,
-     .what = "cut each layer into parts for groups of N neighbouring ranks, which compute the same sequences together; "
-             "--zero is then among the ranks that have the same part; auto: the N with the least predicted step"},
+     .what = "cut each layer into parts for groups of N neighbouring ranks, which compute the same sequences "
+             "together; --zero then splits among the ranks with the same part; auto: the N with the shortest "
+             "predicted step"},
     {.name = "--partition-activations", CHOICE(partition), .commands = ALL, .group = RANKS, .initial = "auto",
      .choices = "auto|yes|no",
-     .what = "with --tensor, each rank keeps its rows of a layer's input for the backward pass, on whatever tier, and the "
-             "group gathers them where the layer is computed again; auto: where whole inputs take room that the devices lack, and if it is predicted "
-             "to be faster where rates are known"},
+     .what = "with --tensor, each rank keeps only its rows of a layer's input for the backward pass, and the group"
+             " gathers them to recompute the layer; auto: if the devices lack room for whole inputs, or if rates "
+             "are known and predict a faster step"},
     {.name = "--sequence-parallel", CHOICE(sequence), .commands = ALL, .group = RANKS, .initial = "auto",
      .choices = "auto|yes|no",
-     .what = "with --tensor, each rank normalises its rows of a layer's input, keeps no others, and the group gathers "
-             "the normalised rows for each pass; auto: where --partition-activations is auto too and would be chosen"},
+     .what = "with --tensor, each rank normalises and keeps only its rows of a layer's input, and the group "
+             "gathers the normalised rows for each pass; auto: if --partition-activations is auto too and would be"
+             " chosen"},
     {.name = "--zero-secondary", TEXT(zero_secondary), .commands = ALL, .group = RANKS, .initial = SW_NO_SECONDARY,
      .value = "none|node|N",
-     .what = "with --zero 3, keep a second shard of the weights among the ranks of a node, or N of them: the backward "
-             "pass gathers there, and not between nodes; it takes the weights' bytes over N"},
+     .what = "with --zero 3, keep a second shard of the weights among the ranks of a node, or N of them: the "
+             "backward pass gathers from it and not from other nodes; a rank's shard takes 1/N of the weights' "
+             "bytes"},
     {.name = "--ranks-per-node", INT(ranks_per_node), .commands = ALL, .group = RANKS, .initial = "auto", .value = "N",
      .int_min = 1, .int_max = SW_SETTINGS_MOST_RANKS, .allow_auto = true,
-     .what = "count every N ranks as a node, to try on one machine what nodes do; auto: those of a machine"},
+     .what = "count every N ranks as a node, to try several nodes on one machine; auto: the ranks of a machine"},
     {.name = "--gather", CHOICE(gather), .commands = ALL, .group = RANKS, .initial = "exact", .choices = "exact|int8",
-     .what = "weights that ranks gather with --zero 3; int8: in 8 bits with a scale for 256 of them, for half the "
-             "bytes of bf16"},
+     .what = "how ranks gather weights with --zero 3; int8: in 8 bits with one scale per 256, half the bytes of "
+             "bf16"},
     {.name = "--reduce", CHOICE(reduce), .commands = ALL, .group = RANKS, .initial = "ordered",
      .choices = "ordered|library|int8|int4",
-     .what = "sum of the ranks' gradients; ordered: in the order of ranks, so that bits repeat; library: as MPI or "
-             "NCCL does it; int8, int4: ordered, of gradients in 8 or 4 bits with a scale for 256 of them (--zero 1 "
-             "to 3)"},
+     .what = "how the ranks' gradients are summed; ordered: in rank order, so that bits repeat; library: by MPI or"
+             " NCCL; int8, int4: ordered, with gradients in 8 or 4 bits and one scale per 256 (--zero 1 to 3)"},
     {.name = "--rank-timeout", TIME(rank_timeout), .commands = RUNS, .group = RANKS, .initial = "60", .value = "TIME",
      .int_min = 1, .what = "end all ranks when one is silent for this long, or idle while others wait for it"},
     {.name = "--allow-shared-gpu", FLAG(allow_shared_gpu), .commands = RUNS, .group = RANKS, .transient = true,
@@ -297,9 +305,9 @@ static const struct sw_option options[] = {
      .choices = "auto|cpu|cuda", .what = "device that computes; auto: the CUDA GPU, or the CPU where there is no GPU"},
     {.name = "--precision", CHOICE(precision), .commands = SHAPES, .group = DEVICE, .initial = "auto",
      .choices = "auto|bf16|fp16|fp32|tf32|fp8",
-     .what = "type of weights, gradients and activations; tf32: fp32, which a GPU multiplies as TF32; fp8: bf16, but "
-             "blocks multiply in 8 bits and their weights lie and travel as one byte each; auto: bf16 if the device "
-             "has it"},
+     .what = "type of weights, gradients and activations; tf32: fp32, which a GPU multiplies as TF32; fp8: bf16, "
+             "but blocks multiply in 8 bits and their weights are stored and moved as one byte each; auto: bf16 if"
+             " the device has it"},
     {.name = "--threads", INT(threads), .commands = ALL, .group = DEVICE, .initial = "auto", .value = "N", .int_min = 1,
      .int_max = 4096, .allow_auto = true, .own = true,
      .what = "CPU threads of each rank; auto: all cores, or as many as a cgroup's quota allows, divided among the ranks "
@@ -307,7 +315,7 @@ static const struct sw_option options[] = {
 
     {.name = "--recompute", CHOICE(recompute), .commands = SHAPES, .group = TUNING, .initial = "auto",
      .choices = "auto|all|none",
-     .what = "blocks whose intermediates the backward pass computes again instead of keeping them; auto: as many as "
+     .what = "blocks whose intermediates the backward pass recomputes instead of keeping them; auto: as many as "
              "memory requires"},
     {.name = "--order", TEXT(order), .commands = SHAPES, .group = TUNING, .initial = "auto",
      .value = "auto|layer|batch|N",
@@ -315,12 +323,12 @@ static const struct sw_option options[] = {
              "auto: all that fit; on one rank with a GPU or --rates, the fastest"},
     {.name = "--update", CHOICE(update), .commands = ALL, .group = TUNING, .initial = "auto",
      .choices = "auto|host|device",
-     .what = "where AdamW runs for optimizer state on host or NVMe; device: the state streams through it in chunks; "
-             "auto: the faster, for each unit"},
+     .what = "where AdamW runs for optimizer state on host or NVMe; device: the state streams through the device "
+             "in chunks; auto: the faster one for each unit"},
     {.name = "--speculate", CHOICE(speculate), .commands = ALL, .group = TUNING, .initial = "auto",
      .choices = "never|auto|always",
-     .what = "start updates during backward and redo them if the step is clipped (all optimizer state on NVMe); auto: "
-             "if few steps are clipped and it is faster"},
+     .what = "start updates during the backward pass and redo them if the step is clipped (needs all optimizer "
+             "state on NVMe); auto: if few steps are clipped and it is faster"},
     {.name = "--tiles", INT(tiles), .commands = SHAPES, .group = TUNING, .initial = "1", .value = "N", .int_min = 1,
      .int_max = SW_CONFIG_MAX_WIDTH,
      .what = "cut attention and MLP of each block into N tiles that are fetched one at a time, for layers too wide "
@@ -343,8 +351,8 @@ static const struct sw_option options[] = {
      .what = "instead of a plan, the largest model of each family that trains at SPEED tokens/s or more, with the "
              "proportions of the family's largest; with --model, of its proportions; auto: 100 tokens/s"},
     {.name = "--smallest-machine", FLAG(smallest_machine), .commands = PLAN, .group = PREDICTION,
-     .what = "instead of a plan, the least device memory and host memory with which the model trains on the machine, "
-             "and how fast"},
+     .what = "instead of a plan, the least device and host memory with which the model trains on the machine, and "
+             "how fast"},
 
     {.name = "--trace", TEXT(trace), .commands = RUNS | STEP, .group = OUTPUT, .transient = true, .value = "FILE",
      .what = "write the timeline of the first steps, for Perfetto or chrome://tracing"},
@@ -490,7 +498,7 @@ const struct sw_command_line sw_plan_command = {
 const struct sw_command_line sw_bench_step_command = {
     .command = "bench step",
     .bit = STEP,
-    .summary = "Measures a training step as placed, beside a step with all state in memory, the step's I/O alone, and "
+    .summary = "Measures a training step as placed, against a step with all state in memory, the step's I/O alone, and "
                "the least bytes that it can move.",
     .options = options,
     .option_count = sizeof options / sizeof options[0],
