@@ -15,7 +15,7 @@ BUDGETS = {
     "e2e/cli_ranks_cuda_late": 55, "e2e/cli_ranks_cuda_tensor": 155, "e2e/cli_ranks_elastic": 10,
     "e2e/cli_ranks_killed": 50, "e2e/cli_ranks_nodes": 40, "e2e/cli_ranks_slow": 10, "e2e/cli_ranks_tensor": 90,
     "e2e/cli_ranks_training": 20, "e2e/cli_recipe": 10, "e2e/cli_report": 15, "e2e/cli_run_model": 10,
-    "e2e/cli_runs": 20, "e2e/cli_samples": 35, "e2e/cli_sizes": 205, "e2e/cli_tensor": 40, "e2e/cli_token_files": 10,
+    "e2e/cli_runs": 20, "e2e/cli_samples": 35, "e2e/cli_sizes": 205, "e2e/cli_stored": 20, "e2e/cli_tensor": 40, "e2e/cli_token_files": 10,
     "e2e/cli_tokenize": 45, "e2e/cli_update": 10, "e2e/cli_usage": 10, "e2e/cli_verify": 10, "e2e/crash": 15,
     "e2e/cuda_base_format": 30, "e2e/cuda_documents": 10, "e2e/cuda_freeze": 30, "e2e/cuda_same_bits": 45,
     "e2e/cuda_tiled": 30, "e2e/docs": 120, "e2e/faults": 30, "e2e/freeze": 25, "e2e/gpu_flow": 25, "e2e/memory": 95,

@@ -52,6 +52,7 @@ static const struct type {
     {"C64", 8},
     {"F8_E4M3", 1},
     {"F8_E5M2", 1},
+    {"F8_E8M0", 1},
 };
 
 const char *sw_safetensors_type_name(sw_dtype type) {
@@ -134,8 +135,8 @@ static sw_status take_shape(const char *path, const json_t *shape, struct sw_saf
     return SW_OK;
 }
 
-static sw_status take_offsets(const char *path, const json_t *offsets, int64_t data_bytes, int element_bytes,
-                              struct sw_safetensor *out, int64_t *out_end) {
+static sw_status take_offsets(const char *path, const json_t *offsets, int64_t data_bytes, struct sw_safetensor *out,
+                              int64_t *out_end) {
     const json_t *from = json_array_get(offsets, 0), *to = json_array_get(offsets, 1);
     if (json_array_size(offsets) != 2 || !json_is_integer(from) || !json_is_integer(to))
         return sw_fail(SW_ERR_ARG, "%s: tensor %s needs data_offsets of two whole numbers", path, out->name);
@@ -146,9 +147,9 @@ static sw_status take_offsets(const char *path, const json_t *offsets, int64_t d
                        "%s: tensor %s lies outside the file, which has %lld bytes of data: it is truncated or "
                        "damaged",
                        path, out->name, (long long)data_bytes);
-    if (element_bytes > 0 && *out_end - out->offset_bytes != out->elems * element_bytes)
+    if (out->elem_bytes > 0 && *out_end - out->offset_bytes != out->elems * out->elem_bytes)
         return sw_fail(SW_ERR_ARG, "%s: tensor %s has %lld bytes, and its shape and type need %lld", path, out->name,
-                       (long long)(*out_end - out->offset_bytes), (long long)(out->elems * element_bytes));
+                       (long long)(*out_end - out->offset_bytes), (long long)(out->elems * out->elem_bytes));
     return SW_OK;
 }
 
@@ -171,10 +172,10 @@ static sw_status take_tensor(const char *path, const char *name, const json_t *e
     const struct type *type = type_named(type_name);
     tensor->supported = type != NULL && type - types < SW_DTYPES;
     tensor->type = tensor->supported ? (sw_dtype)(type - types) : SW_F32;
+    tensor->elem_bytes = type != NULL ? type->bytes : 0;
     snprintf(tensor->type_name, sizeof tensor->type_name, "%s", type_name);
     SW_TRY(take_shape(path, json_object_get(entry, "shape"), tensor));
-    return take_offsets(path, json_object_get(entry, "data_offsets"), data_bytes, type != NULL ? type->bytes : 0,
-                        tensor, &out->end_bytes);
+    return take_offsets(path, json_object_get(entry, "data_offsets"), data_bytes, tensor, &out->end_bytes);
 }
 
 /* Orders tensors by offset. An empty tensor comes before another one at the same offset. */
@@ -285,19 +286,32 @@ static sw_status select_file(struct sw_safetensors *tensors, int file) {
 }
 
 static int64_t place_of(const struct sw_safetensor *tensor, int64_t elem) {
-    return tensor->offset_bytes + elem * sw_dtype_bytes(tensor->type);
+    return tensor->offset_bytes + elem * tensor->elem_bytes;
 }
 
 static_assert((int)SW_SAFETENSORS_BUFFER_BYTES >= (int)SW_READ_AHEAD_BLOCK_BYTES,
               "a block's elements are read at once");
 
+/* Returns the bytes that an element takes in the caller's memory: numbers are widened to fp32, others stay bytes. */
+static int64_t given_bytes(const struct sw_safetensor *tensor) {
+    return tensor->supported ? (int64_t)sizeof(float) : 1;
+}
+
+/* Gives elements, which the file has at `from`, to the caller. */
+static void give(const struct sw_safetensor *tensor, const void *from, int64_t count, char *out) {
+    if (tensor->supported)
+        sw_dtype_widen(tensor->type, from, count, (float *)(void *)out);
+    else
+        memcpy(out, from, (size_t)count);
+}
+
 /* Reads elements from their file. The caller holds the mutex. */
 static sw_status read_now(struct sw_safetensors *tensors, const struct sw_safetensor *tensor, int64_t first,
-                          int64_t count, float *out) {
+                          int64_t count, char *out) {
     SW_TRY(select_file(tensors, tensor->file));
     SW_TRY(sw_file_read(tensors->fd, tensors->paths[tensor->file], place_of(tensor, first), tensors->buffer,
-                        count * sw_dtype_bytes(tensor->type)));
-    sw_dtype_widen(tensor->type, tensors->buffer, count, out);
+                        count * tensor->elem_bytes));
+    give(tensor, tensors->buffer, count, out);
     return SW_OK;
 }
 
@@ -305,7 +319,7 @@ static sw_status read_now(struct sw_safetensors *tensors, const struct sw_safete
 static bool look_across(const struct sw_safetensors *tensors, const struct sw_safetensor *tensor, int64_t elem,
                         char bytes[sizeof(float)]) {
     int64_t there;
-    for (int64_t b = 0; b < sw_dtype_bytes(tensor->type); b++) {
+    for (int64_t b = 0; b < tensor->elem_bytes; b++) {
         const char *at = sw_read_ahead_look(tensors->ahead, tensor->file, place_of(tensor, elem) + b, &there);
         if (at == NULL)
             return false;
@@ -322,7 +336,7 @@ static int64_t look(const struct sw_safetensors *tensors, const struct sw_safete
     if (tensors->ahead == NULL)
         return 0;
     *out_from = sw_read_ahead_look(tensors->ahead, tensor->file, place_of(tensor, first), &bytes);
-    const int64_t there = sw_min_i64(count, bytes / sw_dtype_bytes(tensor->type));
+    const int64_t there = sw_min_i64(count, bytes / tensor->elem_bytes);
     if (there > 0 || bytes == 0 || !look_across(tensors, tensor, first, across))
         return there;
     *out_from = across;
@@ -330,21 +344,33 @@ static int64_t look(const struct sw_safetensors *tensors, const struct sw_safete
 }
 
 static sw_status read_some(struct sw_safetensors *tensors, const struct sw_safetensor *tensor, int64_t first,
-                           int64_t count, float *out, int64_t *out_read) {
+                           int64_t count, char *out, int64_t *out_read) {
     char across[sizeof(float)];
     const char *from;
     *out_read = look(tensors, tensor, first, count, across, &from);
     if (*out_read > 0) {
-        sw_dtype_widen(tensor->type, from, *out_read, out);
+        give(tensor, from, *out_read, out);
         return SW_OK;
     }
     /* Stops the read at the end of this block: the next block may already be in memory. */
     const int64_t left_bytes = SW_READ_AHEAD_BLOCK_BYTES - place_of(tensor, first) % SW_READ_AHEAD_BLOCK_BYTES;
-    *out_read = sw_min_i64(count, sw_max_i64(1, left_bytes / sw_dtype_bytes(tensor->type)));
+    *out_read = sw_min_i64(count, sw_max_i64(1, left_bytes / tensor->elem_bytes));
     pthread_mutex_lock(&tensors->mutex);
     const sw_status status = read_now(tensors, tensor, first, *out_read, out);
     pthread_mutex_unlock(&tensors->mutex);
     return status;
+}
+
+static sw_status read_elems(struct sw_safetensors *tensors, const struct sw_safetensor *tensor, int64_t first,
+                            int64_t count, char *out) {
+    assert(first >= 0 && count >= 0 && first <= tensor->elems - count);
+    for (int64_t done = 0, now; done < count; done += now) {
+        const sw_status status =
+            read_some(tensors, tensor, first + done, count - done, out + done * given_bytes(tensor), &now);
+        if (status != SW_OK)
+            return sw_fail_while(status, "reading tensor %s", tensor->name);
+    }
+    return SW_OK;
 }
 
 sw_status sw_safetensors_read_f32(struct sw_safetensors *tensors, const struct sw_safetensor *tensor, int64_t first,
@@ -352,22 +378,31 @@ sw_status sw_safetensors_read_f32(struct sw_safetensors *tensors, const struct s
     if (!tensor->supported)
         return sw_fail(SW_ERR_UNSUPPORTED, "%s: tensor %s has a type other than F32, BF16 and F16",
                        tensors->paths[tensor->file], tensor->name);
-    assert(first >= 0 && count >= 0 && first <= tensor->elems - count);
-    for (int64_t done = 0, now; done < count; done += now) {
-        const sw_status status = read_some(tensors, tensor, first + done, count - done, out + done, &now);
-        if (status != SW_OK)
-            return sw_fail_while(status, "reading tensor %s", tensor->name);
-    }
-    return SW_OK;
+    return read_elems(tensors, tensor, first, count, (char *)out);
+}
+
+sw_status sw_safetensors_read_bytes(struct sw_safetensors *tensors, const struct sw_safetensor *tensor, int64_t first,
+                                    int64_t count, uint8_t *out) {
+    assert(tensor->elem_bytes == 1);
+    return read_elems(tensors, tensor, first, count, (char *)out);
+}
+
+const char *sw_shape_text(int dims, const int64_t *dim, char text[SW_SHAPE_CHARS]) {
+    int used = snprintf(text, SW_SHAPE_CHARS, "[");
+    for (int d = 0; d < dims && used < 80; d++)
+        used += snprintf(text + used, 96 - (size_t)used, d == 0 ? "%lld" : ", %lld", (long long)dim[d]);
+    snprintf(text + used, 96 - (size_t)used, "]");
+    return text;
 }
 
 sw_status sw_safetensors_announce(struct sw_safetensors *tensors, const struct sw_safetensor *tensor, int64_t first,
                                   int64_t count, int64_t position, bool *out_taken) {
-    assert(tensor->supported && first >= 0 && count >= 0 && first <= tensor->elems - count);
+    assert(tensor->supported || tensor->elem_bytes == 1);
+    assert(first >= 0 && count >= 0 && first <= tensor->elems - count);
     if (tensors->ahead == NULL)
         SW_TRY(sw_read_ahead_open((const char *const *)tensors->paths, tensors->identities, &tensors->ahead));
-    return sw_read_ahead_announce(tensors->ahead, tensor->file, place_of(tensor, first),
-                                  count * sw_dtype_bytes(tensor->type), position, out_taken);
+    return sw_read_ahead_announce(tensors->ahead, tensor->file, place_of(tensor, first), count * tensor->elem_bytes,
+                                  position, out_taken);
 }
 
 void sw_safetensors_pass(struct sw_safetensors *tensors, int64_t position) {

@@ -17,8 +17,9 @@ struct sw_safetensors; /* a folder's tensors: model.safetensors, or model.safete
 
 struct sw_safetensor {
     char name[SW_SAFETENSORS_NAME_CHARS];
-    bool supported; /* the type is F32, BF16 or F16; tensors of other types are listed but cannot be read */
+    bool supported; /* the type is F32, BF16 or F16; others cannot be read as numbers */
     sw_dtype type;  /* valid if supported */
+    int elem_bytes; /* bytes of an element; 0: the type is unknown, and the tensor is only listed */
     char type_name[SW_SAFETENSORS_TYPE_CHARS]; /* as in the file, shortened if it is long */
     int dims;
     int64_t dim[SW_SAFETENSORS_MAX_DIMS];
@@ -37,6 +38,9 @@ int64_t sw_safetensors_count(const struct sw_safetensors *tensors);
 const struct sw_safetensor *sw_safetensors_at(const struct sw_safetensors *tensors, int64_t index);
 /* Returns the tensor of that name, or NULL. */
 const struct sw_safetensor *sw_safetensors_find(const struct sw_safetensors *tensors, const char *name);
+/* Writes a shape for messages: "[32, 96]". Returns text. */
+enum { SW_SHAPE_CHARS = 96 };
+const char *sw_shape_text(int dims, const int64_t *dim, char text[SW_SHAPE_CHARS]);
 /* Returns the path of the file that has a tensor, valid until the close. */
 const char *sw_safetensors_path(const struct sw_safetensors *tensors, const struct sw_safetensor *tensor);
 /* Reads elements [first, first+count), widened to fp32. Several threads may read at once, but no other call may run at
@@ -44,8 +48,14 @@ const char *sw_safetensors_path(const struct sw_safetensors *tensors, const stru
 sw_status sw_safetensors_read_f32(struct sw_safetensors *tensors, const struct sw_safetensor *tensor, int64_t first,
                                   int64_t count, float *out);
 
-/* Announces elements of a supported tensor, which are then read ahead, many at once and without the page cache. Affects
- * only speed. Arguments and the three related calls are those of io/queue/streams.h. */
+/* Reads elements [first, first+count) of a tensor whose elements have one byte, as the file has them. Threads as above.
+ */
+sw_status sw_safetensors_read_bytes(struct sw_safetensors *tensors, const struct sw_safetensor *tensor, int64_t first,
+                                    int64_t count, uint8_t *out);
+
+/* Announces elements of a supported tensor, or of one with elements of one byte, which are then read ahead, many at
+ * once and without the page cache. Affects only speed. Arguments and the three related calls are those of
+ * io/queue/streams.h. */
 sw_status sw_safetensors_announce(struct sw_safetensors *tensors, const struct sw_safetensor *tensor, int64_t first,
                                   int64_t count, int64_t position, bool *out_taken);
 void sw_safetensors_pass(struct sw_safetensors *tensors, int64_t position);

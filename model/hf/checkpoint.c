@@ -13,6 +13,7 @@
 #include "core/status.h"
 #include "io/safetensors/safetensors.h"
 #include "model/hf/folder_contents.h"
+#include "model/hf/quantized.h"
 
 #include <assert.h>
 #include <math.h>
@@ -49,7 +50,7 @@ static const struct wrapper {
 enum { WRAPPERS = sizeof wrappers / sizeof wrappers[0] };
 
 /* Parts of names that mark a file whose weights cannot be trained as they are. */
-enum sign_kind { ADAPTER, QUANTIZED, MULTIMODAL, VALUE_HEAD };
+enum sign_kind { ADAPTER, QUANTIZED, IN_FP8, IN_MXFP4, MULTIMODAL, VALUE_HEAD };
 static const struct sign {
     const char *part;
     enum sign_kind kind;
@@ -73,13 +74,15 @@ static const struct sign {
     {".quant_state.", QUANTIZED, "bitsandbytes", false},
     {".SCB", QUANTIZED, "bitsandbytes", true},
     {".weight_format", QUANTIZED, "bitsandbytes", true},
-    {".weight_scale", QUANTIZED, "fp8 or compressed-tensors", false},
+    {".weight_scale", IN_FP8, "fp8 or compressed-tensors", true},
+    {".weight_scale_inv", IN_FP8, "fp8", true},
+    {".weight_scale_2", QUANTIZED, "NVFP4", true},
     {".input_scale", QUANTIZED, "fp8", true},
     {".activation_scale", QUANTIZED, "fp8", true},
     {".weight_packed", QUANTIZED, "compressed-tensors", true},
     {".weight_zero_point", QUANTIZED, "compressed-tensors", true},
-    {"_blocks", QUANTIZED, "MXFP4", true},
-    {"_scales", QUANTIZED, "MXFP4", true},
+    {"_blocks", IN_MXFP4, "MXFP4", true},
+    {"_scales", IN_MXFP4, "MXFP4", true},
     {".codebooks", QUANTIZED, "AQLM", true},
     {".W_q", QUANTIZED, "HQQ", true},
     {"vision_tower.", MULTIMODAL, "vision", false},
@@ -114,10 +117,14 @@ static sw_status fail_sign(const char *folder, const char *name, const struct si
                        "this makes",
                        folder, sign->what, name, (long long)count);
     case QUANTIZED:
+    case IN_FP8:
+    case IN_MXFP4:
         return sw_fail(
             SW_ERR_UNSUPPORTED,
-            "the weights in %s are quantized (%s: tensors such as '%s', %lld in all), and training needs them in BF16, "
-            "F16 or F32: give the original model, or convert it with transformers' dequantize() and save_pretrained()",
+            "the weights in %s are quantized (%s: tensors such as '%s', %lld in all), and config.json does not "
+            "describe "
+            "them by quantization_config as fp8 or mxfp4: give the original model, or convert it with transformers' "
+            "dequantize() and save_pretrained()",
             folder, sign->what, name, (long long)count);
     case MULTIMODAL:
         return sw_fail(
@@ -133,12 +140,14 @@ static sw_status fail_sign(const char *folder, const char *name, const struct si
                    folder, sign->what, name);
 }
 
-/* Refuses tensors whose names mark adapters, quantized weights and the like. Reports the first kind of the list that
- * occurs. */
-static sw_status refuse_signs(const struct sw_safetensors *tensors, const char *folder) {
+/* Refuses tensors whose names mark adapters, weights quantized in another format, and the like. Reports the first kind
+ * of the list that occurs. */
+static sw_status refuse_signs(const struct sw_safetensors *tensors, const char *folder, sw_base_format format) {
     for (const struct sign *sign = signs; sign < signs + SIGNS; sign++) {
         const char *first = NULL;
         int64_t count = 0;
+        if ((sign->kind == IN_FP8 && format == SW_BASE_FP8) || (sign->kind == IN_MXFP4 && format == SW_BASE_MXFP4))
+            continue;
         for (int64_t i = 0; i < sw_safetensors_count(tensors); i++) {
             const char *name = sw_safetensors_at(tensors, i)->name;
             if (!has_sign(name, sign))
@@ -289,7 +298,7 @@ static void checkpoint_names_destroy(struct checkpoint_names *names) {
  * (an adapter's, quantized ones, those of a vision tower), prefixes that only some tensors have, and two names that
  * become one. Borrows `tensors`. */
 static sw_status checkpoint_names_create(const struct sw_safetensors *tensors, const char *folder, const char *root,
-                                         struct checkpoint_names **out) {
+                                         sw_base_format format, struct checkpoint_names **out) {
     struct checkpoint_names *names = calloc(1, sizeof *names);
     if (names == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the names of the tensors in %s", folder);
@@ -302,7 +311,7 @@ static sw_status checkpoint_names_create(const struct sw_safetensors *tensors, c
     if (status == SW_OK && names->count == 0)
         status = sw_fail(SW_ERR_ARG, "the weights in %s hold no tensor", folder);
     if (status == SW_OK)
-        status = refuse_signs(tensors, folder);
+        status = refuse_signs(tensors, folder, format);
     if (status == SW_OK)
         status = take_prefixes(names, folder);
     if (status == SW_OK)
@@ -338,6 +347,7 @@ static const char *checkpoint_names_at(const struct checkpoint_names *names, int
 }
 
 #define OUTPUT_TABLE "lm_head.weight"
+enum { ENDING_CHARS = 16 };        /* room for what follows a tensor's name */
 enum { COMPARED_ELEMS = 1 << 20 }; /* elements of each table that are compared in one piece */
 #define LARGEST_FINITE_BITS INT32_C(0x7f7fffff)
 
@@ -347,8 +357,8 @@ struct sw_checkpoint {
     char root[SW_SAFETENSORS_NAME_CHARS]; /* what the family puts before the names of its body, such as "model." */
     const struct sw_units *units;
     bool frozen_only; /* only frozen tensors are matched and read */
-    /* The file's tensor, by unit and by tensor of the unit; NULL: it is not read. */
-    const struct sw_safetensor ***found;
+    struct sw_quantization quantization;
+    struct sw_stored_tensor **found; /* by unit and by tensor of the unit */
     int64_t *first_grain; /* first grain of each unit, counted over all units; count + 1 entries, the last is the number
                              of all grains */
     int64_t ahead;        /* the first grain, counted over all units, whose reads have not been announced */
@@ -369,14 +379,6 @@ static bool same_shape(const struct sw_tensor *tensor, const struct sw_safetenso
     return true;
 }
 
-const char *sw_shape_text(int dims, const int64_t *dim, char text[SW_SHAPE_CHARS]) {
-    int used = snprintf(text, 96, "[");
-    for (int d = 0; d < dims && used < 80; d++)
-        used += snprintf(text + used, 96 - (size_t)used, d == 0 ? "%lld" : ", %lld", (long long)dim[d]);
-    snprintf(text + used, 96 - (size_t)used, "]");
-    return text;
-}
-
 /* Tells whether a name ends like one of the buffers that older versions of transformers stored. */
 static bool is_buffer(const char *name) {
     const size_t length = strlen(name);
@@ -387,13 +389,25 @@ static bool is_buffer(const char *name) {
     return false;
 }
 
+/* Tells whether a name is that of a tensor of the model, or of its codes or scales. */
+static bool is_name_of(const struct sw_checkpoint *checkpoint, const char *name, const char *tensor) {
+    const size_t chars = strlen(tensor);
+    if (strncmp(name, tensor, chars) != 0)
+        return false;
+    bool same = name[chars] == '\0';
+    for (const char *const *ending = sw_quantization_endings(checkpoint->quantization.format); *ending != NULL;
+         ending++)
+        same = same || strcmp(name + chars, *ending) == 0;
+    return same;
+}
+
 /* Tells whether a tensor of this name, given without the root, is expected: one of the model's, a buffer, or the second
  * copy of a tied table (check_tied_table). */
 static bool is_known(const struct sw_checkpoint *checkpoint, const char *name) {
     const struct sw_units *units = checkpoint->units;
     for (int64_t u = 0; u < units->count; u++)
         for (int64_t t = 0; t < units->unit[u].tensor_count; t++)
-            if (strcmp(checkpoint_names_bare(checkpoint->names, units->unit[u].tensor[t].name), name) == 0)
+            if (is_name_of(checkpoint, name, checkpoint_names_bare(checkpoint->names, units->unit[u].tensor[t].name)))
                 return true;
     return is_buffer(name) || (units->tied && strcmp(name, OUTPUT_TABLE) == 0);
 }
@@ -441,21 +455,52 @@ static sw_status fail_missing(const struct sw_checkpoint *checkpoint, const char
                    sw_safetensors_at(checkpoint->tensors, other)->name);
 }
 
+/* Finds the codes or scales of a tensor, by what follows its name; NULL: there are none. */
+static const struct sw_safetensor *find_beside(const struct sw_checkpoint *checkpoint, const struct sw_tensor *tensor,
+                                               const char *ending) {
+    char name[SW_TENSOR_NAME_CHARS + ENDING_CHARS];
+    snprintf(name, sizeof name, "%s%s", tensor->name, ending);
+    return checkpoint_names_find(checkpoint->names, name);
+}
+
+/* Finds the tensors of the file that hold a tensor of the model. */
+static void find_stored(const struct sw_checkpoint *checkpoint, const struct sw_tensor *tensor,
+                        struct sw_stored_tensor *out) {
+    const sw_base_format format = checkpoint->quantization.format;
+    const char *const *endings = sw_quantization_endings(format);
+    out->values = checkpoint_names_find(checkpoint->names, tensor->name);
+    if (format == SW_BASE_MXFP4 && out->values == NULL) {
+        out->values = find_beside(checkpoint, tensor, endings[0]);
+        out->scales = find_beside(checkpoint, tensor, endings[1]);
+    }
+    for (int i = 0; format == SW_BASE_FP8 && out->scales == NULL && endings[i] != NULL; i++)
+        out->scales = find_beside(checkpoint, tensor, endings[i]);
+}
+
 static sw_status match_tensor(const struct sw_checkpoint *checkpoint, const char *folder,
-                              const struct sw_tensor *tensor, const struct sw_safetensor **out) {
-    *out = checkpoint_names_find(checkpoint->names, tensor->name);
-    if (*out == NULL)
+                              const struct sw_tensor *tensor, struct sw_stored_tensor *out) {
+    find_stored(checkpoint, tensor, out);
+    if (out->values == NULL)
         return fail_missing(checkpoint, folder, tensor->name);
-    if (!(*out)->supported)
+    if (out->scales != NULL)
+        return sw_stored_tensor_open(&checkpoint->quantization, checkpoint->tensors, folder, tensor, out);
+    if (!out->values->supported && checkpoint->quantization.format != SW_BASE_TYPED)
+        return sw_fail(SW_ERR_ARG,
+                       "the tensor '%s' in %s has the type %s and no scales ('%s%s'): a shard is missing, or "
+                       "config.json is another model's",
+                       out->values->name, folder, out->values->type_name, tensor->name,
+                       checkpoint->quantization.format == SW_BASE_FP8 ? "_scale_inv" : "_scales");
+    if (!out->values->supported)
         return sw_fail(SW_ERR_ARG,
                        "the tensor '%s' in %s has the type %s, and weights must be F32, F16 or BF16: convert them with "
                        "transformers' save_pretrained()",
-                       (*out)->name, folder, (*out)->type_name);
-    if (same_shape(tensor, *out))
+                       out->values->name, folder, out->values->type_name);
+    if (same_shape(tensor, out->values))
         return SW_OK;
     char stored[SW_SHAPE_CHARS], wanted[SW_SHAPE_CHARS];
-    return sw_fail(SW_ERR_ARG, "the tensor '%s' in %s has the shape %s; by config.json it is %s", (*out)->name, folder,
-                   sw_shape_text((*out)->dims, (*out)->dim, stored), sw_shape_text(tensor->dims, tensor->dim, wanted));
+    return sw_fail(SW_ERR_ARG, "the tensor '%s' in %s has the shape %s; by config.json it is %s", out->values->name,
+                   folder, sw_shape_text(out->values->dims, out->values->dim, stored),
+                   sw_shape_text(tensor->dims, tensor->dim, wanted));
 }
 
 static sw_status fail_untied(const char *folder, const char *table) {
@@ -465,16 +510,18 @@ static sw_status fail_untied(const char *folder, const char *table) {
                    folder, table);
 }
 
-static sw_status compare_tables(struct sw_safetensors *tensors, const char *folder, const struct sw_safetensor *input,
-                                const struct sw_safetensor *output, float *values) {
+static sw_status compare_tables(struct sw_safetensors *tensors, const char *folder,
+                                const struct sw_stored_tensor *input, const struct sw_stored_tensor *output,
+                                float *values) {
     float *others = values + COMPARED_ELEMS;
-    for (int64_t first = 0; first < input->elems; first += COMPARED_ELEMS) {
-        const int64_t count = sw_min_i64(COMPARED_ELEMS, input->elems - first);
-        SW_TRY(sw_safetensors_read_f32(tensors, input, first, count, values));
-        SW_TRY(sw_safetensors_read_f32(tensors, output, first, count, others));
+    const int64_t elems = output->values->elems;
+    for (int64_t first = 0; first < elems; first += COMPARED_ELEMS) {
+        const int64_t count = sw_min_i64(COMPARED_ELEMS, elems - first);
+        SW_TRY(sw_stored_tensor_read(tensors, input, first, count, values));
+        SW_TRY(sw_stored_tensor_read(tensors, output, first, count, others));
         for (int64_t i = 0; i < count; i++)
             if (!(values[i] == others[i]))
-                return fail_untied(folder, input->name);
+                return fail_untied(folder, input->values->name);
     }
     return SW_OK;
 }
@@ -482,18 +529,17 @@ static sw_status compare_tables(struct sw_safetensors *tensors, const char *fold
 /* Checks that a second table of a tied model equals the first: a tied model has one table, so training would drop the
  * second. */
 static sw_status check_tied_table(const struct sw_checkpoint *checkpoint, const char *folder) {
-    const struct sw_safetensor *output = checkpoint_names_find(checkpoint->names, OUTPUT_TABLE);
-    const struct sw_safetensor **embedding = checkpoint->found[0];
-    assert(embedding != NULL && embedding[0] != NULL); /* match_all has found every tensor */
-    const struct sw_safetensor *input = embedding[0];
-    if (!checkpoint->units->tied || output == NULL)
+    const struct sw_stored_tensor output = {.values = checkpoint_names_find(checkpoint->names, OUTPUT_TABLE)};
+    const struct sw_stored_tensor *input = checkpoint->found[0];
+    assert(input != NULL && input->values != NULL); /* match_all has found every tensor */
+    if (!checkpoint->units->tied || output.values == NULL)
         return SW_OK;
-    if (!output->supported || !same_shape(&checkpoint->units->unit[0].tensor[0], output))
-        return fail_untied(folder, input->name);
+    if (!output.values->supported || !same_shape(&checkpoint->units->unit[0].tensor[0], output.values))
+        return fail_untied(folder, input->values->name);
     float *values = malloc((size_t)2 * COMPARED_ELEMS * sizeof *values);
     if (values == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to compare the tables of %s", folder);
-    const sw_status status = compare_tables(checkpoint->tensors, folder, input, output, values);
+    const sw_status status = compare_tables(checkpoint->tensors, folder, input, &output, values);
     free(values);
     return status;
 }
@@ -552,6 +598,17 @@ static sw_status match_all(struct sw_checkpoint *checkpoint, const char *folder)
     return checkpoint->frozen_only ? SW_OK : check_tied_table(checkpoint, folder);
 }
 
+/* Says once, when all weights are read, that some are in fewer bits. */
+static void say_quantized(const struct sw_checkpoint *checkpoint, const char *folder) {
+    int64_t count = 0;
+    for (int64_t u = 0; u < checkpoint->units->count; u++)
+        for (int64_t t = 0; t < checkpoint->units->unit[u].tensor_count; t++)
+            count += checkpoint->found[u][t].format != SW_BASE_TYPED;
+    if (count > 0 && !checkpoint->frozen_only)
+        sw_log_info("%s: %s in %s; each of their weights is read as its code times its scale", folder,
+                    SW_COUNT(count, "tensor"), sw_base_format_name(checkpoint->quantization.format));
+}
+
 static sw_status count_grains(struct sw_checkpoint *checkpoint) {
     const struct sw_units *units = checkpoint->units;
     checkpoint->first_grain = calloc((size_t)units->count + 1, sizeof *checkpoint->first_grain);
@@ -576,9 +633,14 @@ static sw_status open_folder(const char *folder, const struct sw_units *units, b
         status = sw_safetensors_open(folder, &checkpoint->tensors);
     root_of(units, checkpoint->root);
     if (status == SW_OK)
-        status = checkpoint_names_create(checkpoint->tensors, folder, checkpoint->root, &checkpoint->names);
+        status = sw_quantization_load(folder, &checkpoint->quantization);
+    if (status == SW_OK)
+        status = checkpoint_names_create(checkpoint->tensors, folder, checkpoint->root, checkpoint->quantization.format,
+                                         &checkpoint->names);
     if (status == SW_OK)
         status = match_all(checkpoint, folder);
+    if (status == SW_OK)
+        say_quantized(checkpoint, folder);
     if (status != SW_OK) {
         sw_checkpoint_close(checkpoint);
         return status;
@@ -598,8 +660,11 @@ sw_status sw_checkpoint_open_frozen(const char *folder, const struct sw_units *u
 void sw_checkpoint_close(struct sw_checkpoint *checkpoint) {
     if (checkpoint == NULL)
         return;
-    for (int64_t u = 0; checkpoint->found != NULL && u < checkpoint->units->count; u++)
+    for (int64_t u = 0; checkpoint->found != NULL && u < checkpoint->units->count; u++) {
+        for (int64_t t = 0; checkpoint->found[u] != NULL && t < checkpoint->units->unit[u].tensor_count; t++)
+            sw_stored_tensor_release(&checkpoint->found[u][t]);
         free(checkpoint->found[u]);
+    }
     free(checkpoint->found);
     free(checkpoint->first_grain);
     checkpoint_names_destroy(checkpoint->names);
@@ -635,11 +700,12 @@ static sw_status fill_run(void *context, int64_t tensor, int64_t whole, int64_t 
     struct checkpoint_fill *fill = context;
     const struct sw_checkpoint *checkpoint = fill->checkpoint;
     float *to = fill->out + at;
-    if (checkpoint->found[fill->unit][tensor] == NULL) /* an added tensor */
+    const struct sw_stored_tensor *stored = &checkpoint->found[fill->unit][tensor];
+    if (stored->values == NULL) /* an added tensor */
         return SW_OK;
     zero_up_to(fill, at);
     fill->filled = at + run;
-    SW_TRY(sw_safetensors_read_f32(checkpoint->tensors, checkpoint->found[fill->unit][tensor], whole, run, to));
+    SW_TRY(sw_stored_tensor_read(checkpoint->tensors, stored, whole, run, to));
     if (are_finite(to, run))
         return SW_OK;
     int64_t i = 0;
@@ -666,10 +732,10 @@ static sw_status announce_run(void *context, int64_t tensor, int64_t whole, int6
     (void)at;
     struct announcement *self = context;
     struct sw_checkpoint *checkpoint = self->checkpoint;
-    if (!self->taken || checkpoint->found[self->unit][tensor] == NULL)
+    const struct sw_stored_tensor *stored = &checkpoint->found[self->unit][tensor];
+    if (!self->taken || stored->values == NULL)
         return SW_OK;
-    return sw_safetensors_announce(checkpoint->tensors, checkpoint->found[self->unit][tensor], whole, run, self->grain,
-                                   &self->taken);
+    return sw_stored_tensor_announce(checkpoint->tensors, stored, whole, run, self->grain, &self->taken);
 }
 
 /* Returns whether a grain of a unit is read at all. */
@@ -712,10 +778,10 @@ sw_status sw_checkpoint_prepare(void *context, int64_t unit, int64_t first, int6
 
 struct sw_checkpoint_place sw_checkpoint_find(const struct sw_checkpoint *checkpoint, int64_t unit, int64_t tensor,
                                               int64_t whole) {
-    const struct sw_safetensor *stored = checkpoint->found[unit][tensor];
-    return (struct sw_checkpoint_place){.tensor = stored->name,
-                                        .path = sw_safetensors_path(checkpoint->tensors, stored),
-                                        .offset_bytes = stored->offset_bytes + whole * sw_dtype_bytes(stored->type)};
+    const struct sw_stored_tensor *stored = &checkpoint->found[unit][tensor];
+    return (struct sw_checkpoint_place){.tensor = stored->values->name,
+                                        .path = sw_safetensors_path(checkpoint->tensors, stored->values),
+                                        .offset_bytes = sw_stored_tensor_offset(stored, whole)};
 }
 
 int64_t sw_checkpoint_bytes_read(const struct sw_checkpoint *checkpoint) {
@@ -726,7 +792,7 @@ int64_t sw_checkpoint_bytes(const struct sw_checkpoint *checkpoint) {
     int64_t bytes = 0;
     for (int64_t i = 0; i < sw_safetensors_count(checkpoint->tensors); i++) {
         const struct sw_safetensor *tensor = sw_safetensors_at(checkpoint->tensors, i);
-        bytes += tensor->supported ? tensor->elems * sw_dtype_bytes(tensor->type) : 0;
+        bytes += tensor->elems * tensor->elem_bytes;
     }
     return bytes;
 }

@@ -51,10 +51,6 @@ struct sw_checkpoint_place {
 struct sw_checkpoint_place sw_checkpoint_find(const struct sw_checkpoint *checkpoint, int64_t unit, int64_t tensor,
                                               int64_t whole);
 
-/* Writes a shape for messages: "[32, 96]". Returns text. */
-enum { SW_SHAPE_CHARS = 96 };
-const char *sw_shape_text(int dims, const int64_t *dim, char text[SW_SHAPE_CHARS]);
-
 struct sw_checkpoint_format {
     sw_dtype type;
     int64_t shard_bytes; /* largest file; more weights are cut between tensors into several files with an index */

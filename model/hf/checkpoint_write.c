@@ -219,10 +219,11 @@ static sw_status find_described(const char *path, const struct sw_model_config *
     return SW_OK;
 }
 
-/* Sets the type of weights that config.json names, if any, to the export's. Returns whether that changed the file. */
+/* Sets the type of weights that config.json names, if any, to the export's, which are not quantized. Returns whether
+ * that changed the file. */
 static bool set_dtype(json_t *root, sw_dtype type) {
     static const char *const fields[] = {"dtype", "torch_dtype"};
-    bool changed = false;
+    bool changed = json_object_del(root, "quantization_config") == 0;
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
         const char *named = json_string_value(json_object_get(root, fields[i]));
         if (named == NULL || strcmp(named, dtype_text(type)) == 0)

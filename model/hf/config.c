@@ -7,6 +7,7 @@
 #include "core/size.h"
 #include "model/hf/family.h"
 #include "model/hf/folder_contents.h"
+#include "model/hf/quantized.h"
 
 #include <assert.h>
 #include <limits.h>
@@ -98,21 +99,12 @@ const struct sw_preset *sw_preset_at(int index) {
 
 /* Parses config.json by the tables of its family. */
 
-/* Refuses what no family supports: quantized weights, and multimodal models, whose language model is nested in
- * config.json. */
+/* Refuses what no family supports: weights quantized in other ways than the two that can be read, and multimodal
+ * models, whose language model is nested in config.json. */
 static sw_status refuse_other_kinds(const json_t *root, const char *origin) {
-    static const char *const quantized[] = {"quantization_config", "compression_config", "quantization"};
     const json_t *text = sw_config_field_of(root, "text_config"), *type = sw_config_field_of(root, "model_type");
-    for (size_t i = 0; i < sizeof quantized / sizeof quantized[0]; i++) {
-        const json_t *value = sw_config_field_of(root, quantized[i]);
-        const char *method = json_string_value(json_object_get(value, "quant_method"));
-        if (json_is_object(value) && json_object_size(value) > 0)
-            return sw_fail(
-                SW_ERR_UNSUPPORTED,
-                "%s says by '%s' that the weights are quantized (%.40s), and training needs them in BF16, F16 or F32: "
-                "give the original model, or convert it with transformers' dequantize() and save_pretrained()",
-                origin, quantized[i], method != NULL ? method : "no quant_method is named");
-    }
+    struct sw_quantization quantization;
+    SW_TRY(sw_quantization_read(root, origin, &quantization));
     if (text == NULL)
         return SW_OK;
     const char *outer = json_string_value(type), *inner = json_string_value(json_object_get(text, "model_type"));
@@ -154,7 +146,7 @@ static bool name_in(const char *name, const char *const *names) {
 }
 
 static bool is_known(const struct sw_family *family, const char *name) {
-    static const char *const read_here[] = {"model_type", "architectures", NULL};
+    static const char *const read_here[] = {"model_type", "architectures", "quantization_config", NULL};
     for (const struct sw_config_field *field = family->fields; field->name != NULL; field++)
         if (strcmp(name, field->name) == 0)
             return true;

@@ -280,8 +280,7 @@ static const struct sw_config_activation activations[] = {
 #define SHARED_FIXED                                                                                                   \
     {"is_encoder_decoder", SW_ONLY_FALSE}, {"tie_encoder_decoder", SW_ONLY_FALSE},                                     \
         {"add_cross_attention", SW_ONLY_FALSE}, {"use_mrope", SW_ONLY_FALSE}, {"rope_interleaved", SW_ONLY_FALSE},     \
-        {"partial_rotary_factor", SW_ONLY_ONE}, {"pruned_heads", SW_ONLY_EMPTY},                                       \
-        {"quantization_config", SW_ONLY_EMPTY}, {                                                                      \
+        {"partial_rotary_factor", SW_ONLY_ONE}, {"pruned_heads", SW_ONLY_EMPTY}, {                                     \
         "cross_attention_hidden_size", SW_ONLY_EMPTY                                                                   \
     }
 /* Code that a folder brings along may compute something else. */
@@ -615,7 +614,6 @@ static const struct sw_config_fixed gpt2_fixed[] = {
     {"tie_encoder_decoder", SW_ONLY_FALSE},
     {"cross_attention_hidden_size", SW_ONLY_EMPTY},
     {"pruned_heads", SW_ONLY_EMPTY},
-    {"quantization_config", SW_ONLY_EMPTY},
     {"auto_map", SW_ONLY_EMPTY},
     {0},
 };
