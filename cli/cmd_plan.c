@@ -374,14 +374,6 @@ static void print_base(const struct sw_plan *plan) {
                          sw_dtype_name(plan->spec.type));
 }
 
-/* Returns how many units' whole weights each rank keeps at a stage that shards weights. */
-static int64_t whole_units(const struct sw_plan *plan) {
-    int64_t count = 0;
-    for (int64_t u = 0; u < plan->spec.units->count; u++)
-        count += plan->spec.zero == SW_ZERO_WEIGHTS && sw_plan_keeps_whole_weights(plan, u);
-    return count;
-}
-
 static struct sw_unfrozen row_of(const struct sw_job *p) {
     return (struct sw_unfrozen){
         .step_s = p->price.prediction.plain.step_s,
@@ -413,9 +405,6 @@ static void print_frozen(const struct sw_job *p) {
         reads_base(p->settings) ? "which stay in the model's folder; the file of their checksums" : "whose file",
         sw_format_size(frozen_file_bytes(p), size));
     print_base(p->plan);
-    if (whole_units(p->plan) > 0)
-        sw_command_print(0, INDENT, "each rank keeps the whole weights of %s, which --zero 3 does not divide",
-                         sw_format_count(whole_units(p->plan), "unit", units));
     printf("  %-14s%10s%13s%13s%13s%12s\n", "", "step", "device", "host", "disk", "written");
     print_frozen_row(p->settings->tuning.lora.rank > 0 ? "with --lora" : "with --freeze", &with);
     if (p->price.unfrozen.fits)
@@ -676,11 +665,10 @@ static json_t *frozen_json(const struct sw_job *p) {
     if (!sw_tuning_freezes(&p->settings->tuning))
         return json_null();
     const struct sw_units *units = p->plan->spec.units;
-    return json_pack("{s:I, s:I, s:I, s:b, s:s, s:I, s:I, s:o}", "units", (json_int_t)sw_units_frozen(units),
-                     "parameters", (json_int_t)sw_units_frozen_parameters(units), "bytes",
-                     (json_int_t)frozen_file_bytes(p), "in_model", reads_base(p->settings), "base_format",
-                     sw_base_format_name(units->base), "base_bytes", (json_int_t)sw_units_all_base_bytes(units),
-                     "whole_units", (json_int_t)whole_units(p->plan), "without", unfrozen_json(&p->price.unfrozen));
+    return json_pack("{s:I, s:I, s:I, s:b, s:s, s:I, s:o}", "units", (json_int_t)sw_units_frozen(units), "parameters",
+                     (json_int_t)sw_units_frozen_parameters(units), "bytes", (json_int_t)frozen_file_bytes(p),
+                     "in_model", reads_base(p->settings), "base_format", sw_base_format_name(units->base), "base_bytes",
+                     (json_int_t)sw_units_all_base_bytes(units), "without", unfrozen_json(&p->price.unfrozen));
 }
 
 static json_t *update_prices_json(const struct sw_job *p) {

@@ -168,15 +168,6 @@ struct share {
     int rank, stage;
 };
 
-/* Tells whether ranks keep the whole weights of some units at any stage: those with frozen and trained tensors, or a
- * base. Stage 3 is for these jobs only if it is asked for, because it saves little. */
-static bool keeps_whole_units(const struct sw_units *units) {
-    bool parts = false;
-    for (int64_t u = 0; u < units->count; u++)
-        parts |= units->unit[u].trained_grain > 0 && units->unit[u].trained_grain < units->unit[u].grains;
-    return parts || units->base != SW_BASE_TYPED;
-}
-
 static sw_status begin_plan(const struct sw_settings *settings, const struct sw_model *model, struct share share,
                             struct sw_plan_lack *out_lack, struct sw_plan_spec *out) {
     const struct sw_model_bytes bytes = sw_model_bytes(model);
@@ -253,10 +244,6 @@ static sw_status choose_stage(const struct sw_settings *settings, const struct s
         *out = SW_ZERO_WEIGHTS;
     if (!open || sw_settings_data_ranks(settings) == 1 || *out == SW_ZERO_WEIGHTS)
         return SW_OK;
-    if (keeps_whole_units(sw_model_get_units(model))) {
-        *out = SW_ZERO_GRADS;
-        return SW_OK;
-    }
     struct sw_plan *plan = NULL;
     const sw_status status = outline_share(settings, model, (struct share){.stage = SW_ZERO_GRADS}, NULL, &plan);
     *out = SW_ZERO_GRADS;
@@ -411,8 +398,7 @@ static sw_status make_outline(const struct sw_settings *settings, const struct s
     struct share share = {.rank = (int)sw_settings_data_rank(settings)};
     if (pricing != NULL && settings->zero == SW_OPTION_AUTO && sw_settings_data_ranks(settings) > 1 &&
         sw_settings_gather(settings) == SW_QUANT_NONE)
-        return search(settings, model, open,
-                      keeps_whole_units(sw_model_get_units(model)) ? 1 : sizeof open / sizeof open[0], pricing, out);
+        return search(settings, model, open, sizeof open / sizeof open[0], pricing, out);
     SW_TRY(choose_stage(settings, model, &share.stage));
     SW_TRY(sw_as_usage(check_quantized(settings, share.stage)));
     return pricing != NULL ? search(settings, model, &share.stage, 1, pricing, out)

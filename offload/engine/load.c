@@ -17,6 +17,8 @@
 enum { BOXES = 8, BOX_GRAINS = 8, THREAD_GRAINS = 2 };
 /* Cells are written from two buffers in turn, so many at once. */
 enum { CELL_BUFFERS = 2, CELLS_AT_ONCE = 32 };
+/* The runs of grains in which a unit is loaded. */
+enum { RUNS = 3 };
 static_assert(2 * BOXES + CELL_BUFFERS <= SW_STORE_LANE_TRANSFERS, "a box is written in two transfers at most");
 
 /* Few enough elements that a device of many threads rounds them on the calling thread alone. */
@@ -105,14 +107,15 @@ static sw_status reap(struct loader *self, bool wait) {
 }
 
 static sw_status write(struct loader *self, struct box *box, sw_store_kind kind, void *buf) {
+    const struct sw_plan *plan = self->engine->plan;
     const bool records = kind == SW_STORE_OPTIMIZER;
-    const int64_t each =
-        records ? 1 : sw_units_stored_grains(self->engine->plan->spec.units, box->unit, self->engine->plan->spec.type);
+    const int64_t each = records ? 1 : sw_units_stored_grains(plan->spec.units, box->unit, plan->spec.type);
+    const int64_t first = records ? box->first_grain : sw_plan_stored_grain(plan, box->unit, box->first_grain);
     const struct sw_store_transfer transfer = {.write = true,
                                                .kind = kind,
                                                .generation = records ? sw_engine_working(self->engine) : 0,
                                                .unit = box->unit,
-                                               .first_grain = box->first_grain * each,
+                                               .first_grain = first * each,
                                                .grains = box->grains * each,
                                                .buf = buf,
                                                .tag = (uint64_t)(box - self->box),
@@ -136,10 +139,31 @@ static int64_t record_bytes(const struct sw_plan *plan) {
     return sw_base_grain_bytes(plan->spec.units->base);
 }
 
-/* Returns where the records of a box live on device or host. */
+/* The bytes of a box's records that this rank keeps: they begin `skip` bytes into the records, and lie `at` bytes into
+ * the all_bytes that the rank has of the base. A record may lie in the cells of two ranks. */
+struct kept_bytes {
+    int64_t skip, bytes, at, all_bytes;
+};
+
+static struct kept_bytes kept_of(const struct sw_plan *plan, const struct box *box) {
+    const struct sw_span cells = sw_plan_base_span(plan, box->unit);
+    const int64_t from = cells.first_grain * SW_BASE_CELL_BYTES;
+    const int64_t to =
+        sw_min_i64(from + cells.grains * SW_BASE_CELL_BYTES, sw_units_base_bytes(plan->spec.units, box->unit));
+    const int64_t first = box->first_grain * record_bytes(plan), begin = sw_max_i64(first, from);
+    const int64_t end = sw_min_i64(first + box->grains * record_bytes(plan), to);
+    return (struct kept_bytes){begin - first, end - begin, begin - from, to - from};
+}
+
+/* Returns where what this rank keeps of the records of a box lives on device or host. */
 static char *home_of_base(const struct sw_engine *engine, const struct box *box) {
     return (char *)sw_engine_piece(engine, sw_plan_base_home(engine->plan, box->unit), 0) +
-           box->first_grain * record_bytes(engine->plan);
+           kept_of(engine->plan, box).at;
+}
+
+/* Tells whether this rank keeps all records of a box. */
+static bool keeps_all(const struct sw_plan *plan, const struct box *box) {
+    return kept_of(plan, box).bytes == box->grains * record_bytes(plan);
 }
 
 static void free_cells(struct sw_engine *engine) {
@@ -191,30 +215,31 @@ static sw_status write_cells(struct loader *self, int64_t unit) {
 static sw_status add_to_cells(struct loader *self, const struct box *box) {
     struct cells *cells = &self->cells;
     const struct sw_plan *plan = self->engine->plan;
-    const int64_t bytes = box->grains * record_bytes(plan);
-    if (box->first_grain == 0)
-        cells->first_cell = cells->bytes = 0;
-    for (int64_t at = 0, run; at < bytes; at += run) {
-        run = sw_min_i64(bytes - at, CELLS_AT_ONCE * SW_BASE_CELL_BYTES - cells->bytes);
-        memcpy(cells->buffer[cells->filled] + cells->bytes, box->rounded + at, (size_t)run);
+    const struct kept_bytes kept = kept_of(plan, box);
+    if (kept.at == 0) {
+        cells->first_cell = sw_plan_base_span(plan, box->unit).first_grain;
+        cells->bytes = 0;
+    }
+    for (int64_t at = 0, run; at < kept.bytes; at += run) {
+        run = sw_min_i64(kept.bytes - at, CELLS_AT_ONCE * SW_BASE_CELL_BYTES - cells->bytes);
+        memcpy(cells->buffer[cells->filled] + cells->bytes, box->rounded + kept.skip + at, (size_t)run);
         cells->bytes += run;
         if (cells->bytes == CELLS_AT_ONCE * SW_BASE_CELL_BYTES)
             SW_TRY(write_cells(self, box->unit));
     }
-    const bool ends = box->first_grain + box->grains == plan->spec.units->unit[box->unit].base_grains;
+    const bool ends = kept.at + kept.bytes == kept.all_bytes;
     return ends && cells->bytes > 0 ? write_cells(self, box->unit) : SW_OK;
 }
 
 static sw_status put_base(struct loader *self, const struct box *box) {
     struct sw_engine *engine = self->engine;
-    const int64_t bytes = box->grains * record_bytes(engine->plan);
-    switch (engine->plan->placement[box->unit].tier[SW_WEIGHTS]) {
-    case SW_NVME: return add_to_cells(self, box);
-    case SW_DEVICE:
-        return sw_engine_put(engine, sw_plan_base_home(engine->plan, box->unit), home_of_base(engine, box),
-                             box->rounded, bytes);
-    default: return SW_OK; /* made at home */
-    }
+    const struct kept_bytes kept = kept_of(engine->plan, box);
+    if (engine->plan->placement[box->unit].tier[SW_WEIGHTS] == SW_NVME)
+        return add_to_cells(self, box);
+    if (box->rounded != box->weights) /* made at home */
+        return SW_OK;
+    return sw_engine_put(engine, sw_plan_base_home(engine->plan, box->unit), home_of_base(engine, box),
+                         box->rounded + kept.skip, kept.bytes);
 }
 
 static sw_status put_weights(struct loader *self, struct box *box) {
@@ -223,7 +248,7 @@ static sw_status put_weights(struct loader *self, struct box *box) {
     if (is_base(plan, box))
         return put_base(self, box);
     const int64_t bytes = sw_plan_weights_bytes(plan, box->unit, box->grains);
-    const int32_t slot = sw_plan_resident(plan, SW_WEIGHTS, box->unit);
+    const int32_t slot = sw_plan_weights_home(plan, box->unit, box->first_grain);
     switch (plan->placement[box->unit].tier[SW_WEIGHTS]) {
     case SW_NVME: return write(self, box, SW_STORE_WEIGHTS, box->rounded);
     case SW_DEVICE: return sw_engine_put(engine, slot, home_of(engine, slot, box), box->rounded, bytes);
@@ -257,24 +282,33 @@ static char *home_of_records(const struct sw_engine *engine, const struct box *b
     return there && engine->plan->slot[slot].tier == SW_HOST ? home_of(engine, slot, box) : NULL;
 }
 
-/* Returns the grains of a unit that are loaded. A unit with a frozen and a trained span has whole weights here, and the
- * weights of one with a base begin behind that. */
-static struct sw_span loaded_span(const struct loader *self, int64_t unit) {
-    const struct sw_plan *plan = self->engine->plan;
-    struct sw_span span = sw_plan_span(plan, SW_WEIGHTS, unit);
-    if (self->frozen_only && sw_plan_trains(plan, unit))
-        return (struct sw_span){.grains = sw_plan_trained(plan, unit).first_grain};
-    if (plan->spec.units->unit[unit].base_grains > 0)
-        span = (struct sw_span){.grains = plan->spec.units->unit[unit].grains};
-    return span;
+/* Returns the grains of a unit's base whose records lie in this rank's cells. */
+static struct sw_span loaded_base(const struct sw_plan *plan, int64_t unit) {
+    const struct sw_span cells = sw_plan_base_span(plan, unit);
+    if (cells.grains == 0)
+        return (struct sw_span){0};
+    const int64_t from = cells.first_grain * SW_BASE_CELL_BYTES, to = from + cells.grains * SW_BASE_CELL_BYTES;
+    const int64_t first = from / record_bytes(plan);
+    const int64_t end = sw_min_i64(sw_div_up(to, record_bytes(plan)), plan->spec.units->unit[unit].base_grains);
+    return (struct sw_span){.first_grain = first, .grains = end - first};
 }
 
-static int64_t box_end(const struct loader *self, const struct box *box) {
+/* Returns one of the runs of a unit's grains that are loaded: of its base, of this rank's shard of frozen weights, or
+ * of its other weights. */
+static struct sw_span loaded_run(const struct loader *self, int64_t unit, int number) {
     const struct sw_plan *plan = self->engine->plan;
-    const struct sw_span all = loaded_span(self, box->unit);
+    struct sw_span last = sw_plan_span(plan, SW_WEIGHTS, unit);
+    if (self->frozen_only && sw_plan_trains(plan, unit))
+        last.grains = sw_max_i64(0, sw_plan_trained(plan, unit).first_grain - last.first_grain);
+    if (number == 0)
+        return loaded_base(plan, unit);
+    return number == 1 ? sw_plan_frozen_shard(plan, unit) : last;
+}
+
+static int64_t box_end(const struct loader *self, const struct box *box, struct sw_span all) {
+    const struct sw_plan *plan = self->engine->plan;
     const struct sw_span own = sw_plan_span(plan, SW_OPTIMIZER, box->unit);
-    const int64_t bounds[] = {own.first_grain, own.first_grain + own.grains,
-                              plan->spec.units->unit[box->unit].base_grains};
+    const int64_t bounds[] = {own.first_grain, own.first_grain + own.grains};
     int64_t end = sw_min_i64(box->first_grain + self->box_grains, all.first_grain + all.grains);
     for (size_t i = 0; i < sizeof bounds / sizeof bounds[0]; i++)
         if (bounds[i] > box->first_grain)
@@ -385,10 +419,10 @@ static sw_status fill_box(struct loader *self, struct box *box) {
     const bool on_host = plan->placement[box->unit].tier[SW_WEIGHTS] == SW_HOST;
     struct fill fill = {.loader = self, .box = box};
     box->rounded = box->weights;
-    if (on_host && is_base(plan, box))
+    if (on_host && !is_base(plan, box))
+        box->rounded = home_of(self->engine, sw_plan_weights_home(plan, box->unit, box->first_grain), box);
+    else if (on_host && keeps_all(plan, box))
         box->rounded = home_of_base(self->engine, box);
-    else if (on_host)
-        box->rounded = home_of(self->engine, sw_plan_resident(plan, SW_WEIGHTS, box->unit), box);
     box->home = home_of_records(self->engine, box);
     if (load->prepare != NULL)
         SW_TRY(
@@ -401,24 +435,29 @@ static sw_status fill_box(struct loader *self, struct box *box) {
     return first_error(&fill);
 }
 
+static sw_status load_run(struct loader *self, int64_t unit, struct sw_span all) {
+    for (int64_t first = all.first_grain; first < all.first_grain + all.grains;) {
+        struct box *box;
+        /* Others may wait for a rank that has more to load. */
+        sw_watch_enter(self->engine->spec.watch, 1 + SW_LANE_UPDATE, "loading", unit);
+        SW_TRY(take_box(self, &box));
+        box->unit = unit;
+        box->first_grain = first;
+        first = box_end(self, box, all);
+        box->grains = first - box->first_grain;
+        SW_TRY(fill_box(self, box));
+    }
+    return SW_OK;
+}
+
 static sw_status load_units(struct loader *self) {
     const int64_t units = self->engine->plan->spec.units->count;
     for (int64_t u = 0; u < units; u++)
-        self->total_grains += loaded_span(self, u).grains;
-    for (int64_t u = 0; u < units; u++) {
-        const struct sw_span all = loaded_span(self, u);
-        for (int64_t first = all.first_grain; first < all.first_grain + all.grains;) {
-            struct box *box;
-            /* Others may wait for a rank that has more to load. */
-            sw_watch_enter(self->engine->spec.watch, 1 + SW_LANE_UPDATE, "loading", u);
-            SW_TRY(take_box(self, &box));
-            box->unit = u;
-            box->first_grain = first;
-            first = box_end(self, box);
-            box->grains = first - box->first_grain;
-            SW_TRY(fill_box(self, box));
-        }
-    }
+        for (int number = 0; number < RUNS; number++)
+            self->total_grains += loaded_run(self, u, number).grains;
+    for (int64_t u = 0; u < units; u++)
+        for (int number = 0; number < RUNS; number++)
+            SW_TRY(load_run(self, u, loaded_run(self, u, number)));
     sw_watch_leave(self->engine->spec.watch, 1 + SW_LANE_UPDATE);
     SW_TRY(send_filled(self));
     while (self->engine->setup_lane != NULL && sw_store_outstanding(self->engine->setup_lane) > 0)

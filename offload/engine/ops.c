@@ -281,18 +281,12 @@ static sw_status end_collective(const struct lane *lane, struct sw_comm_request 
     return SW_OK;
 }
 
-/* Returns a rank's part of the unit that an op works on: a chunk, for an op on a bucket, else the rank's shard. */
-static struct sw_span span_of(const struct sw_engine *engine, const struct sw_op *op, int rank) {
-    const struct sw_plan *plan = engine->plan;
-    return op->bucket ? sw_plan_shard_chunk(plan, op->unit, rank, op->chunk) : sw_plan_shard_of(plan, op->unit, rank);
-}
-
 /* Returns where each rank's part begins, in grains times `scale`. Valid until the next call. */
 static const int64_t *bounds_of(struct sw_engine *engine, const struct sw_op *op, int64_t scale) {
     int64_t *bounds = engine->bounds;
     bounds[0] = 0;
     for (int rank = 0; rank < sw_plan_ranks(engine->plan); rank++)
-        bounds[rank + 1] = bounds[rank] + span_of(engine, op, rank).grains * scale;
+        bounds[rank + 1] = bounds[rank] + sw_plan_share_of(engine->plan, op, rank).grains * scale;
     return bounds;
 }
 
@@ -309,7 +303,7 @@ static sw_status round_bucket(const struct op_run *run) {
     const struct sw_op *op = run->op;
     char *to = sw_engine_operand(engine, op, SW_ROLE_TO);
     for (int rank = 0; rank < sw_plan_ranks(engine->plan); rank++) {
-        const struct sw_span at = span_of(engine, op, rank);
+        const struct sw_span at = sw_plan_share_of(engine->plan, op, rank);
         if (at.grains == 0)
             continue;
         SW_TRY(sw_round_gradient(run->lane->stream, .type = engine->plan->spec.type,
@@ -337,7 +331,7 @@ static sw_status run_quantize_gradients(const struct op_run *run) {
     const int nodes = sw_plan_reduce_nodes(plan), node_ranks = sw_plan_reduce_node_ranks(plan);
     char *to = sw_engine_operand(engine, op, SW_ROLE_TO);
     for (int place = 0; place < sw_plan_ranks(plan); place++) {
-        const struct sw_span at = span_of(engine, op, place % nodes * node_ranks + place / nodes);
+        const struct sw_span at = sw_plan_share_of(engine->plan, op, place % nodes * node_ranks + place / nodes);
         if (at.grains == 0)
             continue;
         SW_TRY(sw_quantize(run->lane->stream, SW_F32, plan->spec.reduce, at.grains,
@@ -366,7 +360,7 @@ static const int64_t *bounds_of_level(struct sw_engine *engine, const struct sw_
     int64_t *bounds = engine->bounds;
     bounds[0] = 0;
     for (int r = 0; r < ranks; r++) {
-        const int64_t grains = across ? span_of(engine, op, r * node_ranks + number).grains
+        const int64_t grains = across ? sw_plan_share_of(engine->plan, op, r * node_ranks + number).grains
                                       : sw_plan_part_grains(plan, op->unit, op->chunk, r);
         bounds[r + 1] = bounds[r] + grains * sw_quant_grain_bytes(plan->spec.reduce);
     }
@@ -731,12 +725,15 @@ struct sw_store_transfer sw_engine_transfer(const struct sw_engine *engine, cons
     const int64_t each = op->content == SW_CONTENT_WEIGHTS
                              ? sw_units_stored_grains(engine->plan->spec.units, op->unit, engine->plan->spec.type)
                              : 1;
+    const int64_t first = op->content == SW_CONTENT_WEIGHTS
+                              ? sw_plan_stored_grain(engine->plan, op->unit, op->first_grain)
+                              : op->first_grain;
     return (struct sw_store_transfer){
         .write = write,
         .kind = kinds[op->content],
         .generation = generation,
         .unit = engine->plan->slot[home->slot].unit,
-        .first_grain = op->first_grain * each,
+        .first_grain = first * each,
         .grains = op->grains * each,
         .buf = sw_engine_address(engine, memory),
         .step = context->input.step,

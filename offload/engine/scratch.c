@@ -9,7 +9,7 @@ struct kept {
     sw_state state;
     sw_store_kind kind;
     int64_t grain_bytes;
-    bool by_span; /* the store keeps only this rank's span of each unit */
+    bool by_span; /* the store keeps only this rank's part of each unit */
 };
 
 enum { KINDS = 5 };
@@ -32,7 +32,13 @@ static int64_t grains_of(const struct sw_plan *plan, const struct kept *kept, in
 
 static struct sw_span span_of(const struct sw_plan *plan, const struct kept *kept, int64_t unit) {
     const int64_t grains = grains_of(plan, kept, unit);
-    return grains > 0 && kept->by_span ? sw_plan_span(plan, kept->state, unit) : (struct sw_span){.grains = grains};
+    if (grains == 0 || !kept->by_span)
+        return (struct sw_span){.grains = grains};
+    switch (kept->kind) {
+    case SW_STORE_BASE: return sw_plan_base_span(plan, unit);
+    case SW_STORE_WEIGHTS: return sw_plan_stored_weights(plan, unit);
+    default: return sw_plan_span(plan, kept->state, unit);
+    }
 }
 
 sw_status sw_scratch_of(const struct sw_plan *plan, struct sw_scratch *out) {
@@ -42,7 +48,7 @@ sw_status sw_scratch_of(const struct sw_plan *plan, struct sw_scratch *out) {
         {SW_WEIGHTS, SW_STORE_WEIGHTS, sw_units_stored_bytes(plan->spec.units, plan->spec.type), true},
         {SW_ACTS, SW_STORE_ACTS, SW_BUFFER_ALIGN_BYTES, false},
         {SW_GRADS, SW_STORE_ACCUMULATORS, SW_GRAIN_ELEMS * (int64_t)sizeof(float), false},
-        {SW_WEIGHTS, SW_STORE_BASE, SW_BASE_CELL_BYTES, false},
+        {SW_WEIGHTS, SW_STORE_BASE, SW_BASE_CELL_BYTES, true},
     };
     *out = (struct sw_scratch){.grains = calloc((size_t)2 * KINDS * (size_t)units, sizeof *out->grains)};
     if (out->grains == NULL)

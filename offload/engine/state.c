@@ -173,7 +173,7 @@ sw_status sw_engine_restore(struct sw_engine *engine) {
     /* Optimizer state gives room for its weights. */
     assert(sw_plan_optimizer_bytes(plan, 1) >= SW_GRAIN_ELEMS * (int64_t)sizeof(float));
     for (int64_t u = 0; u < plan->spec.units->count; u++) {
-        const bool joins = sw_plan_keeps_whole_weights(plan, u);
+        const bool joins = sw_plan_keeps_whole_weights(plan);
         const int64_t own = sw_plan_state_chunks(plan, SW_OPTIMIZER, u);
         const int64_t most = joins ? sw_plan_buckets(plan, u) : own;
         for (int64_t c = 0; c < most; c++) {

@@ -145,7 +145,7 @@ static void access_grains(struct sw_builder *b, bool write, int32_t slot, struct
     const int64_t piece = first / chunk_grains, last = (first + at.grains - 1) / chunk_grains;
     const int64_t grain_bytes = b->plan->slot[slot].grain_bytes;
     assert(at.grains > 0 && grain_bytes > 0);
-    what.index = piece;
+    what.index = b->plan->slot[slot].first_index + piece;
     add_access(b, write, (struct sw_operand){.slot = slot, .piece = piece}, last - piece + 1, what,
                (struct extent){first * grain_bytes, at.grains * grain_bytes});
 }

@@ -242,6 +242,9 @@ void sw_build_reduce_group(struct sw_builder *b, int64_t unit, int32_t acc, int6
 /* Gathers the ranks' shards of a unit's weights, this rank's from slot `from`, into the whole unit in slot `to`; both
  * may be the same. */
 void sw_build_all_gather(struct sw_builder *b, int64_t unit, int32_t from, int32_t to);
+/* Gathers the ranks' shards of a unit's frozen weights, if the unit is trained, and of its base, into its device slots.
+ * at_home: this rank's shards live on the device; else they are in these slots. */
+void sw_build_gather_frozen(struct sw_builder *b, int64_t unit, bool at_home, int32_t slot);
 /* Keeps this rank's secondary shard of a unit, which a device slot has whole, where a later gather is to find it
  * (exchange.c). The units of a program come in their order; those that come again change nothing. */
 void sw_build_keep_secondary(struct sw_builder *b, int64_t unit, int32_t slot);

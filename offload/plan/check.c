@@ -182,6 +182,8 @@ static struct sw_span all_of(const struct sw_plan *plan, const struct sw_op *op,
     const bool weights = access->content == SW_CONTENT_WEIGHTS || access->content == SW_CONTENT_QUANT_WEIGHTS;
     if (access->content == SW_CONTENT_BASE)
         return (struct sw_span){0, sw_units_base_cells(plan->spec.units, access->unit)};
+    if (op->frozen)
+        return (struct sw_span){unit->base_grains, unit->trained_grain - unit->base_grains};
     const bool trained = (!weights || op->kind == SW_OP_ALL_GATHER) && sw_plan_trains(plan, access->unit);
     const int64_t first = trained ? unit->trained_grain : unit->base_grains;
     return (struct sw_span){first, unit->grains - first};
@@ -198,7 +200,8 @@ static struct extent of_op(const struct sw_plan *plan, const struct sw_op *op, c
                         op->grains * sw_plan_grain_bytes(plan, access->content, op->unit));
     if (shard)
         return of_grains(plan, access,
-                         op->secondary ? sw_plan_secondary(plan, op->unit) : sw_plan_shard(plan, op->unit));
+                         op->secondary ? sw_plan_secondary(plan, op->unit)
+                                       : sw_plan_share_of(plan, op, plan->spec.rank));
     if (slot->grain_bytes > 0)
         return of_grains(plan, access, all_of(plan, op, access));
     if (op->kind == SW_OP_BACKWARD_NORM && access->role == SW_ROLE_INPUT && sw_plan_recalls_rows(plan, op->unit))
@@ -254,12 +257,24 @@ static sw_status check_span(const struct sw_plan *plan, const struct sw_op *op) 
     return sw_fail(SW_ERR_INTERNAL, "plan check: %s of unit %d works on frozen grains", sw_op_name(op->kind), op->unit);
 }
 
-/* Tells whether a piece of a slot holds grains of both spans of a unit, which the proof would take for one content. */
+static bool is_home_of_weights(const struct sw_plan *plan, int32_t slot) {
+    const int64_t unit = plan->slot[slot].unit;
+    return unit >= 0 &&
+           (slot == plan->index->of_unit[SLOT_WEIGHTS][unit] || slot == plan->index->of_unit[SLOT_FROZEN][unit]);
+}
+
+/* Tells whether a piece of a slot holds grains of both spans of a unit, which the proof would take for one content. The
+ * homes of shards hold one span each, and all other slots the whole weights. */
 static bool mixes_spans(const struct sw_plan *plan, const struct sw_access *access) {
     const struct sw_slot *slot = &plan->slot[access->slot];
     if (access->content != SW_CONTENT_WEIGHTS || slot->grain_bytes == 0 || !sw_plan_trains(plan, access->unit))
         return false;
     const int64_t trained = plan->spec.units->unit[access->unit].trained_grain;
+    if (sw_plan_is_sharded(plan, SW_WEIGHTS) && is_home_of_weights(plan, access->slot)) {
+        const int64_t first = slot->first_grain + access->offset_bytes / slot->grain_bytes;
+        const bool frozen = access->first_index < sw_plan_frozen_chunks(plan, access->unit);
+        return frozen ? first + access->bytes / slot->grain_bytes > trained : first < trained;
+    }
     const int64_t border = of_grains(plan, access, (struct sw_span){trained, 1}).offset_bytes;
     return trained > 0 &&
            (border % slot->piece_bytes != 0 || border / slot->piece_bytes != sw_plan_frozen_chunks(plan, access->unit));
@@ -375,7 +390,7 @@ static bool changes_frozen(const struct checker *c, const struct sw_op *op, cons
                            int32_t index) {
     const bool updates = op->kind == SW_OP_UPDATE_ON_HOST || op->kind == SW_OP_UPDATE_ON_DEVICE;
     return access->write && is_frozen(c, access->content, access->unit, index) &&
-           (updates || access->slot == c->plan->index->of_unit[SLOT_WEIGHTS][access->unit] ||
+           (updates || is_home_of_weights(c->plan, access->slot) ||
             access->slot == c->plan->index->of_unit[SLOT_BASE][access->unit]);
 }
 
@@ -568,8 +583,11 @@ static void view_residents(struct checker *c) {
     for (int32_t s = 0; s < c->plan->slot_count; s++) {
         const struct sw_slot *slot = &c->plan->slot[s];
         for (int32_t k = 0; slot->resident && k < slot->pieces; k++)
-            c->piece[slot->first_piece + k] = (struct piece_view){
-                .content = slot->content, .unit = slot->unit, .index = k, .made_in_step = resident_made_in(c, s, k)};
+            c->piece[slot->first_piece + k] =
+                (struct piece_view){.content = slot->content,
+                                    .unit = slot->unit,
+                                    .index = slot->first_index + k,
+                                    .made_in_step = resident_made_in(c, s, slot->first_index + k)};
     }
     for (int32_t i = 0; i < c->program->op_count; i++) {
         const struct sw_op *op = &c->program->op[i];

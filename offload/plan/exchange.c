@@ -44,26 +44,40 @@ static void gather_quantized(struct sw_builder *b, int64_t unit, int32_t from, i
     sw_build_write_unit(b, to, weights);
 }
 
-void sw_build_all_gather(struct sw_builder *b, int64_t unit, int32_t from, int32_t to) {
-    const struct sw_span own = sw_plan_shard(b->plan, unit);
-    const bool resident = from != to;
-    struct sw_what what = {.content = SW_CONTENT_WEIGHTS, .unit = unit, .age = b->state_age};
-    what.version = resident ? 0 : SW_VERSION_OWN;
-    if (sw_plan_quantizes_weights(b->plan) && sw_plan_shards_weights(b->plan, unit)) {
-        gather_quantized(b, unit, from, to, what);
+/* Gathers the ranks' shards of a span of a unit, this rank's from slot `from`. */
+static void gather_span(struct sw_builder *b, struct sw_what what, struct sw_span span, bool frozen, int32_t from,
+                        int32_t to) {
+    if (span.grains == 0)
         return;
-    }
-    struct sw_op *op = sw_build_op(b, SW_OP_ALL_GATHER, unit, -1);
+    struct sw_op *op = sw_build_op(b, SW_OP_ALL_GATHER, what.unit, -1);
     op->content = what.content;
+    op->frozen = frozen;
     op->bytes = sw_plan_gathered_bytes(b->plan, op);
+    const struct sw_span own = sw_plan_share_of(b->plan, op, b->plan->spec.rank);
+    what.version = from != to ? 0 : SW_VERSION_OWN;
     if (own.grains > 0)
         sw_build_read_grains(b, from, own, what);
     what.version = 0;
-    /* Ranks that keep whole weights have the frozen ones. */
-    if (sw_plan_trains(b->plan, unit))
-        sw_build_write_grains(b, to, sw_plan_trained(b->plan, unit), what);
+    sw_build_write_grains(b, to, span, what);
+}
+
+void sw_build_all_gather(struct sw_builder *b, int64_t unit, int32_t from, int32_t to) {
+    struct sw_what what = {.content = SW_CONTENT_WEIGHTS, .unit = unit, .age = b->state_age};
+    what.version = from != to ? 0 : SW_VERSION_OWN;
+    if (sw_plan_gathers_quantized(b->plan, unit))
+        gather_quantized(b, unit, from, to, what);
     else
-        sw_build_write_unit(b, to, what);
+        gather_span(b, what, sw_plan_shared(b->plan, unit), false, from, to);
+}
+
+void sw_build_gather_frozen(struct sw_builder *b, int64_t unit, bool at_home, int32_t slot) {
+    const struct sw_what weights = {.content = SW_CONTENT_WEIGHTS, .unit = unit, .age = b->state_age};
+    const struct sw_what base = {.content = SW_CONTENT_BASE, .unit = unit};
+    const struct sw_span cells = {.grains = sw_plan_base_cells(b->plan, unit)};
+    const int32_t *const *home = (const int32_t *const *)b->index->of_unit;
+    const int32_t base_slot = cells.grains > 0 ? sw_build_base_slot(b, unit, slot) : -1;
+    gather_span(b, weights, sw_plan_frozen(b->plan, unit), true, at_home ? home[SLOT_FROZEN][unit] : slot, slot);
+    gather_span(b, base, cells, false, at_home ? home[SLOT_BASE][unit] : base_slot, base_slot);
 }
 
 /* Sums the squares of a chunk of this rank's shard. */

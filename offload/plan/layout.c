@@ -30,6 +30,7 @@ struct slot_row {
 };
 static const struct slot_row kinds[SLOT_KINDS] = {
     [SLOT_WEIGHTS] = {"weights", SW_TIERS},
+    [SLOT_FROZEN] = {"weights", SW_TIERS},
     [SLOT_BASE] = {"base", SW_TIERS},
     [SLOT_GRADS] = {"grads", SW_TIERS},
     [SLOT_OPTIMIZER] = {"optimizer", SW_TIERS},
@@ -158,8 +159,8 @@ static void add_room(struct layout *layout, enum sw_slot_kind kind, int64_t grai
     add_slot(layout, kind, -1, of_grains(layout, -1, (struct sw_span){.grains = grains}, grain_bytes, SW_CONTENT_NONE));
 }
 
-/* Returns the room for a rank's part of `all` grains of a unit. A shard takes as much on every rank, so that all ranks
- * decide alike. */
+/* Returns the room for a rank's part of `all` grains, or cells, of a unit. A shard takes as much on every rank, so that
+ * all ranks decide alike. */
 static struct sw_span room_of(const struct layout *layout, struct sw_span part, int64_t all) {
     if (part.grains < all)
         part.grains = sw_shard_most_grains(all, sw_plan_ranks(layout->plan));
@@ -173,15 +174,18 @@ static struct sw_span whole_room(const struct layout *layout, int64_t unit) {
     return (struct sw_span){.first_grain = all.first_grain - lead, .grains = all.grains + lead};
 }
 
+static sw_tier tier_of(const struct layout *layout, sw_state state, int64_t unit) {
+    return layout->plan->placement[unit].tier[state];
+}
+
 /* Adds a slot for this rank's part of a unit's state. */
 static void add_state(struct layout *layout, enum sw_slot_kind kind, sw_state state, sw_tier tier, int64_t unit,
                       int64_t grain_bytes, sw_content content) {
     const struct sw_plan *plan = layout->plan;
-    const struct sw_span part = sw_plan_kept(plan, state, unit, tier);
-    const int64_t whole = sw_plan_typed(plan, unit).grains;
-    struct sw_span room = whole_room(layout, unit);
-    if (state != SW_WEIGHTS || part.grains < whole)
-        room = room_of(layout, part, state == SW_WEIGHTS ? whole : sw_plan_trained_grains(plan, unit));
+    const bool whole = state == SW_WEIGHTS && !sw_plan_is_sharded(plan, SW_WEIGHTS);
+    const struct sw_span room =
+        whole ? whole_room(layout, unit)
+              : room_of(layout, sw_plan_kept(plan, state, unit, tier), sw_plan_shared(plan, unit).grains);
     if (room.grains == 0) /* weights of a unit that is all base */
         return;
     if (layout->measures) {
@@ -190,7 +194,21 @@ static void add_state(struct layout *layout, enum sw_slot_kind kind, sw_state st
     }
     struct sw_slot slot = of_grains(layout, unit, room, grain_bytes, content);
     slot.tier = tier;
+    slot.first_index = state == SW_WEIGHTS ? (int32_t)sw_plan_first_weights(plan, unit) : 0;
     add_slot(layout, kind, unit, slot);
+}
+
+/* Adds the homes of this rank's shards of frozen weights that are not its unit's only ones. */
+static void lay_frozen(struct layout *layout) {
+    const struct sw_plan *plan = layout->plan;
+    for (int64_t u = 0; sw_plan_is_sharded(plan, SW_WEIGHTS) && u < plan->spec.units->count; u++) {
+        const int64_t all = sw_plan_frozen(plan, u).grains;
+        struct sw_slot slot = of_grains(layout, u, room_of(layout, sw_plan_frozen_shard(plan, u), all),
+                                        sw_plan_weights_bytes(plan, u, 1), SW_CONTENT_WEIGHTS);
+        slot.tier = tier_of(layout, SW_WEIGHTS, u);
+        if (all > 0)
+            add_slot(layout, SLOT_FROZEN, u, slot);
+    }
 }
 
 /* Makes an index of no slots. */
@@ -210,23 +228,20 @@ static sw_status clear_index(struct sw_plan *plan) {
     return SW_OK;
 }
 
-static sw_tier tier_of(const struct layout *layout, sw_state state, int64_t unit) {
-    return layout->plan->placement[unit].tier[state];
-}
-
-/* Adds the homes of bases, and slots for those that live elsewhere than on the device. */
+/* Adds the homes of bases, and slots for those that are not whole on the device. */
 static void lay_bases(struct layout *layout) {
     const struct sw_plan *plan = layout->plan;
     int64_t most_cells = 0;
     for (int64_t u = 0; u < plan->spec.units->count; u++) {
-        const struct sw_span cells = {.grains = sw_plan_base_cells(plan, u)};
-        struct sw_slot slot = of_grains(layout, u, cells, SW_BASE_CELL_BYTES, SW_CONTENT_BASE);
+        const int64_t cells = sw_plan_base_cells(plan, u);
+        struct sw_slot slot = of_grains(layout, u, room_of(layout, sw_plan_base_span(plan, u), cells),
+                                        SW_BASE_CELL_BYTES, SW_CONTENT_BASE);
         slot.tier = tier_of(layout, SW_WEIGHTS, u);
-        if (cells.grains == 0)
+        if (cells == 0)
             continue;
         add_slot(layout, SLOT_BASE, u, slot);
-        if (slot.tier != SW_DEVICE)
-            most_cells = sw_max_i64(most_cells, cells.grains);
+        if (!sw_plan_has_whole_on_device(plan, u))
+            most_cells = sw_max_i64(most_cells, cells);
     }
     for (int64_t k = 0; most_cells > 0 && k < plan->spec.unit_slots; k++)
         add_room(layout, SLOT_UNIT_BASE, most_cells, SW_BASE_CELL_BYTES);
@@ -249,8 +264,8 @@ static void lay_weights(struct layout *layout) {
     if (largest_typed > 0)
         add_room(layout, SLOT_TYPED_WEIGHTS, largest_typed, typed_bytes);
     int64_t most_grains = 0;
-    for (int64_t u = 0; sw_plan_quantizes_weights(plan) && u < units->count; u++)
-        if (sw_plan_shards_weights(plan, u))
+    for (int64_t u = 0; u < units->count; u++)
+        if (sw_plan_gathers_quantized(plan, u))
             most_grains = sw_max_i64(most_grains, units->unit[u].grains);
     if (most_grains > 0)
         add_room(layout, SLOT_QUANT_WEIGHTS, most_grains, sw_quant_grain_bytes(plan->spec.gather));
@@ -493,7 +508,7 @@ static struct traffic traffic_of(const struct layout *layout) {
         t.grads_up |= grads != SW_DEVICE && on_device;
         t.optimizer |= optimizer == SW_NVME || (optimizer == SW_DEVICE && sw_plan_saves(layout->plan));
         t.optimizer_up |= sw_plan_streams_optimizer(layout->plan, u);
-        const bool joins = sw_plan_keeps_whole_weights(layout->plan, u);
+        const bool joins = sw_plan_keeps_whole_weights(layout->plan);
         t.weights |= (!on_device && (weights != SW_HOST || joins)) || weights == SW_NVME;
         t.weights_down |= on_device && weights != SW_DEVICE && !joins;
     }
@@ -558,6 +573,7 @@ static sw_status lay_all(struct layout *layout) {
         plan->tier_bytes[t] = 0;
     plan->commit_every_step = commits_every_step(plan);
     lay_weights(layout);
+    lay_frozen(layout);
     lay_bases(layout);
     lay_secondary(layout);
     lay_block_inputs(layout);

@@ -39,6 +39,7 @@ struct sw_slot {
     int64_t bytes;       /* the last piece may be shorter */
     int32_t pieces;
     int32_t first_piece; /* number of its first piece among all pieces of the plan */
+    int32_t first_index; /* index of the content of its first piece, where it holds grain after grain */
 };
 
 /* Which of two generations, in neighbouring slots, an access means: the one that this step commits, or the other, which
@@ -90,6 +91,7 @@ struct sw_op {
     bool bucket : 1;             /* works on chunk number `chunk` of every rank's shard, one after the other */
     sw_level level : 2;          /* of an op on quantized gradients */
     bool secondary : 1;          /* a gather of secondary shards, among the ranks of a part of a node */
+    bool frozen : 1;             /* a gather of the frozen weights of a unit that is trained */
     int8_t wait_count;           /* of waits from first_wait; at most one for each lane */
     int32_t unit;                /* or -1 */
     int32_t micro;               /* or -1 */
@@ -332,11 +334,10 @@ int64_t sw_plan_slot_grain(const struct sw_plan *plan, int32_t slot, sw_content 
 /* Returns the micro-batches of the largest group, and the number of groups. */
 int64_t sw_plan_group(const struct sw_plan *plan);
 int64_t sw_plan_groups(const struct sw_plan *plan);
-/* Tells whether each rank has but a shard of a unit's weights between its passes: at ZeRO stage 3, unless the unit has
- * both spans or a base. */
-bool sw_plan_shards_weights(const struct sw_plan *plan, int64_t unit);
-/* Tells whether each rank updates its shard of a unit's weights, gathers the others' and keeps the whole. */
-bool sw_plan_keeps_whole_weights(const struct sw_plan *plan, int64_t unit);
+/* Tells whether each rank has but a shard of a state. */
+bool sw_plan_is_sharded(const struct sw_plan *plan, sw_state state);
+/* Tells whether each rank updates its shard of weights, gathers the others' and keeps the whole. */
+bool sw_plan_keeps_whole_weights(const struct sw_plan *plan);
 /* Tells whether each group's gradients are reduced by themselves, so that no rank keeps accumulators of more than its
  * shard from group to group. The sums then differ by their order from those of ranks that add up their groups first. */
 bool sw_plan_reduces_groups(const struct sw_plan *plan);
@@ -392,6 +393,8 @@ int64_t sw_plan_row_bytes(const struct sw_plan *plan);
 
 /* Returns the slot that holds a unit's state where it lives, or -1 where that is NVMe. */
 int32_t sw_plan_resident(const struct sw_plan *plan, sw_state state, int64_t unit);
+/* Returns the slot that holds a grain of this rank's weights of a unit where they live. */
+int32_t sw_plan_weights_home(const struct sw_plan *plan, int64_t unit, int64_t grain);
 /* Returns the slot that holds a unit's base where it lives, or -1 where the unit has none. */
 int32_t sw_plan_base_home(const struct sw_plan *plan, int64_t unit);
 /* Returns the slot that keeps a unit's inputs for the backward pass, or -1 where they are not kept. */
@@ -426,14 +429,25 @@ int64_t sw_plan_weights_bytes(const struct sw_plan *plan, int64_t unit, int64_t 
 int64_t sw_plan_optimizer_bytes(const struct sw_plan *plan, int64_t grains);
 
 /* Returns what this rank has of a unit's state: all of it, or its shard; of gradients, those that are reduced.
- * Gradients and optimizer state are those of the trained span. */
+ * Gradients and optimizer state are those of the trained span, and so are sharded weights of a unit that is trained. */
 struct sw_span sw_plan_span(const struct sw_plan *plan, sw_state state, int64_t unit);
+/* Returns this rank's shard of the frozen weights of a unit that is trained; no grains where weights are not sharded,
+ * or the unit has no such weights. */
+struct sw_span sw_plan_frozen_shard(const struct sw_plan *plan, int64_t unit);
+/* Returns the cells of a unit's base that this rank has: all of them, or its shard. */
+struct sw_span sw_plan_base_span(const struct sw_plan *plan, int64_t unit);
+/* The store has one run of grains for this rank's weights of a unit, in which a shard of frozen weights lies right
+ * before that of the trained ones. Return that run, and where it has a grain of the unit. */
+struct sw_span sw_plan_stored_weights(const struct sw_plan *plan, int64_t unit);
+int64_t sw_plan_stored_grain(const struct sw_plan *plan, int64_t unit, int64_t grain);
 /* Returns the number of chunks of what this rank has of a state, and the grains of one. */
 int64_t sw_plan_state_chunks(const struct sw_plan *plan, sw_state state, int64_t unit);
 struct sw_span sw_plan_state_chunk(const struct sw_plan *plan, sw_state state, int64_t unit, int64_t chunk);
 /* Returns a rank's shard of a unit's trained span, or of a frozen unit, and a chunk of it, which may have no grains. */
 struct sw_span sw_plan_shard_of(const struct sw_plan *plan, int64_t unit, int rank);
 struct sw_span sw_plan_shard_chunk(const struct sw_plan *plan, int64_t unit, int rank, int64_t chunk);
+/* Returns what a rank gives to the others in a gather, or gets in a reduction: of a base in cells, else in grains. */
+struct sw_span sw_plan_share_of(const struct sw_plan *plan, const struct sw_op *op, int rank);
 /* Tells whether a step keeps a unit's secondary shard, because it gathers the unit again. */
 bool sw_plan_keeps_secondary(const struct sw_plan *plan, int64_t unit);
 /* Returns the secondary shard of the rank of a number within its part of a node. */

@@ -15,10 +15,11 @@ enum { SW_BUCKETS = 3 };
 
 /* The kinds of slots. layout.c has a row for each. */
 enum sw_slot_kind {
-    /* Each unit has its own slots of these kinds. The first four are homes of states, on whatever tier; an optimizer
+    /* Each unit has its own slots of these kinds. The first five are homes of states, on whatever tier; an optimizer
      * in two generations has the next slot too. */
     SLOT_WEIGHTS,
-    SLOT_BASE, /* on the tier of the unit's weights */
+    SLOT_FROZEN, /* on the tier of the unit's weights: this rank's shard of its frozen ones, if it is trained */
+    SLOT_BASE,   /* on the tier of the unit's weights */
     SLOT_GRADS,
     SLOT_OPTIMIZER,
     SLOT_SECONDARY,       /* this rank's secondary shards of weights */
@@ -101,19 +102,28 @@ int64_t sw_plan_trained_grains(const struct sw_plan *plan, int64_t unit);
 /* Returns how many grains the weights of a unit begin behind the start of a slot that holds them whole. A unit's first
  * weights are those behind its base. */
 int64_t sw_plan_lead_grains(const struct sw_plan *plan, int64_t unit);
-/* Tells whether each rank has but a shard of a state; of weights, whether that holds for any unit. */
-bool sw_plan_is_sharded(const struct sw_plan *plan, sw_state state);
 /* Returns the number of chunks of a unit's whole weights, and of its trained span. */
 int64_t sw_plan_chunks(const struct sw_plan *plan, int64_t unit);
 int64_t sw_plan_trained_chunks(const struct sw_plan *plan, int64_t unit);
 /* Tells whether weights are gathered from the ranks that have updated them. */
 bool sw_plan_all_gathers_weights(const struct sw_plan *plan);
+/* Tells whether the ranks gather a unit's weights quantized: not those of a unit with both spans or a base. */
+bool sw_plan_gathers_quantized(const struct sw_plan *plan, int64_t unit);
 /* Tells whether a unit's whole weights live on the device. */
 bool sw_plan_has_whole_on_device(const struct sw_plan *plan, int64_t unit);
 /* Returns what memory of a tier holds of a unit's state: gradients that live on the device are whole before they are
  * reduced. */
 struct sw_span sw_plan_kept(const struct sw_plan *plan, sw_state state, int64_t unit, sw_tier tier);
 
+/* Returns what the ranks share out of a unit as its shards: its trained span; of a frozen unit, its weights. */
+struct sw_span sw_plan_shared(const struct sw_plan *plan, int64_t unit);
+/* Returns the frozen weights of a unit that is trained; of another unit, no grains. */
+struct sw_span sw_plan_frozen(const struct sw_plan *plan, int64_t unit);
+/* Returns the number of chunks of these that this rank has, and one of them. */
+int64_t sw_plan_own_frozen_chunks(const struct sw_plan *plan, int64_t unit);
+struct sw_span sw_plan_own_frozen_chunk(const struct sw_plan *plan, int64_t unit, int64_t chunk);
+/* Returns the index of the first content of a unit's weights where they live: behind those of SLOT_FROZEN. */
+int64_t sw_plan_first_weights(const struct sw_plan *plan, int64_t unit);
 /* Returns this rank's shard of a unit's trained span, or of a frozen unit, and the number of its chunks. */
 struct sw_span sw_plan_shard(const struct sw_plan *plan, int64_t unit);
 int64_t sw_plan_shard_chunks(const struct sw_plan *plan, int64_t unit);
@@ -125,7 +135,7 @@ int64_t sw_plan_bucket_grains(const struct sw_plan *plan, int64_t unit, int64_t 
 struct sw_span sw_plan_bucket_run(const struct sw_plan *plan, int64_t unit, int64_t number, int64_t run);
 /* Returns a chunk of a unit's whole weights, of its trained span, or of this rank's secondary shard of it. */
 struct sw_span sw_plan_unit_chunk(const struct sw_plan *plan, int64_t unit, int64_t chunk);
-/* Returns the number of cells of a unit's base, of its chunks, and the cells of a chunk. */
+/* Returns the number of cells of a unit's base; of the chunks that this rank has of it, and the cells of one. */
 int64_t sw_plan_base_cells(const struct sw_plan *plan, int64_t unit);
 int64_t sw_plan_base_chunks(const struct sw_plan *plan, int64_t unit);
 struct sw_span sw_plan_base_chunk(const struct sw_plan *plan, int64_t unit, int64_t chunk);

@@ -45,21 +45,16 @@ bool sw_plan_is_sharded(const struct sw_plan *plan, sw_state state) {
     return sw_plan_ranks(plan) > 1 && plan->spec.zero >= from_stage[state];
 }
 
-bool sw_plan_shards_weights(const struct sw_plan *plan, int64_t unit) {
-    const bool parts = sw_plan_trains(plan, unit) && sw_plan_trained(plan, unit).first_grain > 0;
-    return sw_plan_is_sharded(plan, SW_WEIGHTS) && !parts && plan->spec.units->unit[unit].base_grains == 0;
-}
-
 bool sw_plan_has_whole_on_device(const struct sw_plan *plan, int64_t unit) {
-    return plan->placement[unit].tier[SW_WEIGHTS] == SW_DEVICE && !sw_plan_shards_weights(plan, unit);
+    return plan->placement[unit].tier[SW_WEIGHTS] == SW_DEVICE && !sw_plan_is_sharded(plan, SW_WEIGHTS);
 }
 
 bool sw_plan_all_gathers_weights(const struct sw_plan *plan) {
     return sw_plan_is_sharded(plan, SW_OPTIMIZER);
 }
 
-bool sw_plan_keeps_whole_weights(const struct sw_plan *plan, int64_t unit) {
-    return sw_plan_all_gathers_weights(plan) && !sw_plan_shards_weights(plan, unit);
+bool sw_plan_keeps_whole_weights(const struct sw_plan *plan) {
+    return sw_plan_all_gathers_weights(plan) && !sw_plan_is_sharded(plan, SW_WEIGHTS);
 }
 
 bool sw_plan_has_typed_slot(const struct sw_plan *plan, int64_t unit) {
@@ -82,12 +77,18 @@ static struct turns turns_of(const struct sw_plan *plan, int64_t unit) {
                : (struct turns){.units = units->count - 2, .slots = plan->spec.unit_slots, .end = units->count - 1};
 }
 
+/* Tells whether ranks that share weights gather a unit in several spans: its base, its frozen and its trained weights.
+ */
+static bool has_spans(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_frozen(plan, unit).grains > 0 || plan->spec.units->unit[unit].base_grains > 0;
+}
+
 /* A unit is gathered again in the backward pass, unless the device still holds it: the last blocks, and a tied table,
  * which has a slot of its own. The head runs once for each group of micro-batches, as all units do. */
 bool sw_plan_keeps_secondary(const struct sw_plan *plan, int64_t unit) {
     const struct sw_plan_spec *spec = &plan->spec;
     const struct turns turns = turns_of(plan, unit);
-    if (!spec->train || spec->secondary_ranks < 2 || !sw_plan_shards_weights(plan, unit) ||
+    if (!spec->train || spec->secondary_ranks < 2 || !sw_plan_is_sharded(plan, SW_WEIGHTS) || has_spans(plan, unit) ||
         (unit == 0 && spec->units->tied) || turns.units <= turns.slots)
         return false;
     return sw_plan_groups(plan) > 1 || (unit > 0 && sw_plan_passes_back(plan, unit) && unit + turns.slots < turns.end);
@@ -99,6 +100,10 @@ bool sw_plan_reduces_groups(const struct sw_plan *plan) {
 
 bool sw_plan_quantizes_weights(const struct sw_plan *plan) {
     return sw_plan_is_sharded(plan, SW_WEIGHTS) && plan->spec.gather != SW_QUANT_NONE;
+}
+
+bool sw_plan_gathers_quantized(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_quantizes_weights(plan) && !has_spans(plan, unit);
 }
 
 bool sw_plan_quantizes_grads(const struct sw_plan *plan) {
@@ -231,6 +236,12 @@ int32_t sw_plan_resident(const struct sw_plan *plan, sw_state state, int64_t uni
     return slots[state][unit];
 }
 
+int32_t sw_plan_weights_home(const struct sw_plan *plan, int64_t unit, int64_t grain) {
+    const struct sw_span frozen = sw_plan_frozen_shard(plan, unit);
+    const bool is_frozen = grain < frozen.first_grain + frozen.grains;
+    return plan->index->of_unit[is_frozen ? SLOT_FROZEN : SLOT_WEIGHTS][unit];
+}
+
 int32_t sw_plan_base_home(const struct sw_plan *plan, int64_t unit) {
     return plan->index->of_unit[SLOT_BASE][unit];
 }
@@ -298,19 +309,19 @@ int64_t sw_plan_trained_grains(const struct sw_plan *plan, int64_t unit) {
     return sw_plan_trained(plan, unit).grains;
 }
 
-/* Returns the grains of a trained unit's weights that are frozen. */
-static int64_t frozen_weights(const struct sw_plan *plan, int64_t unit) {
-    return sw_plan_trains(plan, unit) ? sw_plan_trained(plan, unit).first_grain - sw_plan_typed(plan, unit).first_grain
-                                      : 0;
+struct sw_span sw_plan_frozen(const struct sw_plan *plan, int64_t unit) {
+    const struct sw_unit *u = &plan->spec.units->unit[unit];
+    const int64_t grains = sw_plan_trains(plan, unit) ? u->trained_grain - u->base_grains : 0;
+    return (struct sw_span){.first_grain = u->base_grains, .grains = grains};
 }
 
 int64_t sw_plan_lead_grains(const struct sw_plan *plan, int64_t unit) {
-    const int64_t frozen = frozen_weights(plan, unit);
+    const int64_t frozen = sw_plan_frozen(plan, unit).grains;
     return frozen == 0 ? 0 : sw_round_up(frozen, plan->spec.chunk_grains) - frozen;
 }
 
 int64_t sw_plan_frozen_chunks(const struct sw_plan *plan, int64_t unit) {
-    return sw_div_up(frozen_weights(plan, unit), plan->spec.chunk_grains);
+    return sw_div_up(sw_plan_frozen(plan, unit).grains, plan->spec.chunk_grains);
 }
 
 bool sw_plan_chunk_is_frozen(const struct sw_plan *plan, int64_t unit, int64_t index) {
@@ -339,34 +350,66 @@ int64_t sw_plan_optimizer_bytes(const struct sw_plan *plan, int64_t grains) {
     return grains * sw_optimizer_grain_bytes(plan->spec.units->optimizer);
 }
 
-/* Returns what the ranks share out of a unit: its trained span; of a frozen unit, its weights. */
-static struct sw_span shared_span(const struct sw_plan *plan, int64_t unit) {
+struct sw_span sw_plan_shared(const struct sw_plan *plan, int64_t unit) {
     return sw_plan_trains(plan, unit) ? sw_plan_trained(plan, unit) : sw_plan_typed(plan, unit);
 }
 
-struct sw_span sw_plan_shard_of(const struct sw_plan *plan, int64_t unit, int rank) {
-    const struct sw_span all = shared_span(plan, unit);
+/* Returns a rank's shard of a span. */
+static struct sw_span shard_of(const struct sw_plan *plan, struct sw_span all, int rank) {
     struct sw_span shard = sw_shard(all.grains, sw_plan_ranks(plan), rank);
     shard.first_grain += all.first_grain;
     return shard;
+}
+
+struct sw_span sw_plan_shard_of(const struct sw_plan *plan, int64_t unit, int rank) {
+    return shard_of(plan, sw_plan_shared(plan, unit), rank);
+}
+
+static struct sw_span all_cells(const struct sw_plan *plan, int64_t unit) {
+    return (struct sw_span){.grains = sw_plan_base_cells(plan, unit)};
+}
+
+struct sw_span sw_plan_frozen_shard(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_is_sharded(plan, SW_WEIGHTS) ? shard_of(plan, sw_plan_frozen(plan, unit), plan->spec.rank)
+                                                : (struct sw_span){0};
+}
+
+struct sw_span sw_plan_base_span(const struct sw_plan *plan, int64_t unit) {
+    const struct sw_span all = all_cells(plan, unit);
+    return sw_plan_is_sharded(plan, SW_WEIGHTS) ? shard_of(plan, all, plan->spec.rank) : all;
+}
+
+struct sw_span sw_plan_share_of(const struct sw_plan *plan, const struct sw_op *op, int rank) {
+    if (op->bucket)
+        return sw_plan_shard_chunk(plan, op->unit, rank, op->chunk);
+    if (op->content == SW_CONTENT_BASE)
+        return shard_of(plan, all_cells(plan, op->unit), rank);
+    return shard_of(plan, op->frozen ? sw_plan_frozen(plan, op->unit) : sw_plan_shared(plan, op->unit), rank);
 }
 
 struct sw_span sw_plan_shard(const struct sw_plan *plan, int64_t unit) {
     return sw_plan_shard_of(plan, unit, plan->spec.rank);
 }
 
-/* Tells whether each rank has but a shard of a unit's state. */
-static bool is_split(const struct sw_plan *plan, sw_state state, int64_t unit) {
-    return state == SW_WEIGHTS ? sw_plan_shards_weights(plan, unit) : sw_plan_is_sharded(plan, state);
-}
-
 struct sw_span sw_plan_span(const struct sw_plan *plan, sw_state state, int64_t unit) {
     const bool trained = state == SW_GRADS || state == SW_OPTIMIZER;
     if (trained && !sw_plan_trains(plan, unit))
         return (struct sw_span){0};
-    if (is_split(plan, state, unit))
+    if (sw_plan_is_sharded(plan, state))
         return sw_plan_shard(plan, unit);
     return trained ? sw_plan_trained(plan, unit) : sw_plan_typed(plan, unit);
+}
+
+struct sw_span sw_plan_stored_weights(const struct sw_plan *plan, int64_t unit) {
+    const struct sw_span last = sw_plan_span(plan, SW_WEIGHTS, unit);
+    const int64_t frozen = sw_plan_frozen_shard(plan, unit).grains;
+    return (struct sw_span){.first_grain = last.first_grain - frozen, .grains = last.grains + frozen};
+}
+
+int64_t sw_plan_stored_grain(const struct sw_plan *plan, int64_t unit, int64_t grain) {
+    const struct sw_span frozen = sw_plan_frozen_shard(plan, unit);
+    const int64_t within = grain - frozen.first_grain;
+    return within < frozen.grains ? sw_plan_stored_weights(plan, unit).first_grain + within : grain;
 }
 
 struct sw_span sw_plan_kept(const struct sw_plan *plan, sw_state state, int64_t unit, sw_tier tier) {
@@ -383,7 +426,7 @@ static struct sw_span chunk_of(const struct sw_plan *plan, struct sw_span span, 
 
 int64_t sw_plan_chunks(const struct sw_plan *plan, int64_t unit) {
     return sw_plan_frozen_chunks(plan, unit) +
-           sw_div_up(sw_plan_typed(plan, unit).grains - frozen_weights(plan, unit), plan->spec.chunk_grains);
+           sw_div_up(sw_plan_typed(plan, unit).grains - sw_plan_frozen(plan, unit).grains, plan->spec.chunk_grains);
 }
 
 /* The first chunk of a unit with both spans is short where the frozen one is no multiple of chunks, so that the trained
@@ -402,11 +445,26 @@ int64_t sw_plan_base_cells(const struct sw_plan *plan, int64_t unit) {
 }
 
 int64_t sw_plan_base_chunks(const struct sw_plan *plan, int64_t unit) {
-    return sw_div_up(sw_plan_base_cells(plan, unit), plan->spec.chunk_grains);
+    return sw_div_up(sw_plan_base_span(plan, unit).grains, plan->spec.chunk_grains);
 }
 
 struct sw_span sw_plan_base_chunk(const struct sw_plan *plan, int64_t unit, int64_t chunk) {
-    return chunk_of(plan, (struct sw_span){.grains = sw_plan_base_cells(plan, unit)}, chunk);
+    return chunk_of(plan, sw_plan_base_span(plan, unit), chunk);
+}
+
+int64_t sw_plan_own_frozen_chunks(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_is_sharded(plan, SW_WEIGHTS)
+               ? sw_div_up(sw_plan_frozen_shard(plan, unit).grains, plan->spec.chunk_grains)
+               : sw_plan_frozen_chunks(plan, unit);
+}
+
+struct sw_span sw_plan_own_frozen_chunk(const struct sw_plan *plan, int64_t unit, int64_t chunk) {
+    return sw_plan_is_sharded(plan, SW_WEIGHTS) ? chunk_of(plan, sw_plan_frozen_shard(plan, unit), chunk)
+                                                : sw_plan_unit_chunk(plan, unit, chunk);
+}
+
+int64_t sw_plan_first_weights(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_is_sharded(plan, SW_WEIGHTS) ? sw_plan_frozen_chunks(plan, unit) : 0;
 }
 
 int64_t sw_plan_trained_chunks(const struct sw_plan *plan, int64_t unit) {
@@ -417,20 +475,19 @@ struct sw_span sw_plan_trained_chunk(const struct sw_plan *plan, int64_t unit, i
     return chunk_of(plan, sw_plan_trained(plan, unit), chunk);
 }
 
-/* Tells whether a state's chunks are those of a unit's whole weights. */
-static bool is_whole_weights(const struct sw_plan *plan, sw_state state, int64_t unit) {
-    return state == SW_WEIGHTS && !sw_plan_shards_weights(plan, unit);
+/* Tells whether a state's chunks are those of whole weights. */
+static bool is_whole_weights(const struct sw_plan *plan, sw_state state) {
+    return state == SW_WEIGHTS && !sw_plan_is_sharded(plan, SW_WEIGHTS);
 }
 
 int64_t sw_plan_state_chunks(const struct sw_plan *plan, sw_state state, int64_t unit) {
-    return is_whole_weights(plan, state, unit)
-               ? sw_plan_chunks(plan, unit)
-               : sw_div_up(sw_plan_span(plan, state, unit).grains, plan->spec.chunk_grains);
+    return is_whole_weights(plan, state) ? sw_plan_chunks(plan, unit)
+                                         : sw_div_up(sw_plan_span(plan, state, unit).grains, plan->spec.chunk_grains);
 }
 
 struct sw_span sw_plan_state_chunk(const struct sw_plan *plan, sw_state state, int64_t unit, int64_t chunk) {
-    return is_whole_weights(plan, state, unit) ? sw_plan_unit_chunk(plan, unit, chunk)
-                                               : chunk_of(plan, sw_plan_span(plan, state, unit), chunk);
+    return is_whole_weights(plan, state) ? sw_plan_unit_chunk(plan, unit, chunk)
+                                         : chunk_of(plan, sw_plan_span(plan, state, unit), chunk);
 }
 
 int64_t sw_plan_shard_chunks(const struct sw_plan *plan, int64_t unit) {
@@ -586,9 +643,7 @@ static int64_t share_bytes(const struct sw_plan *plan, const struct sw_op *op, i
     if (op->kind == SW_OP_GATHER_TENSOR)
         return op->content == SW_CONTENT_SOFTMAX ? plan->spec.tensor.softmax_bytes
                                                  : sw_plan_rows_of(plan, number).grains * sw_plan_row_bytes(plan);
-    const struct sw_span at =
-        op->bucket ? sw_plan_shard_chunk(plan, op->unit, number, op->chunk) : sw_plan_shard_of(plan, op->unit, number);
-    return at.grains * sw_plan_grain_bytes(plan, op->content, op->unit);
+    return sw_plan_share_of(plan, op, number).grains * sw_plan_grain_bytes(plan, op->content, op->unit);
 }
 
 /* Tells whether an op gathers in two levels, as core/ranks/comm.c does. */

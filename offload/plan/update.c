@@ -57,8 +57,10 @@ struct sw_operand sw_build_rows(struct sw_builder *b, int64_t micro) {
 
 /* Returns where a chunk of weights, or of a base, is on the host: where it lives, or staged from NVMe. */
 static struct sw_operand fetch_to_host(struct sw_builder *b, const struct sw_chunk *chunk, struct sw_what what) {
-    const enum sw_slot_kind kind = what.content == SW_CONTENT_BASE ? SLOT_BASE : SLOT_WEIGHTS;
-    const struct sw_operand home = {.slot = b->index->of_unit[kind][chunk->unit], .piece = SW_BY_GRAINS};
+    const bool base = what.content == SW_CONTENT_BASE;
+    const struct sw_operand home = {.slot = base ? sw_plan_base_home(b->plan, chunk->unit)
+                                                 : sw_plan_weights_home(b->plan, chunk->unit, chunk->at.first_grain),
+                                    .piece = SW_BY_GRAINS};
     if (b->plan->placement[chunk->unit].tier[SW_WEIGHTS] != SW_NVME)
         return home;
     const struct sw_operand staging = sw_build_ring(b, SLOT_WEIGHTS_IN);
@@ -76,22 +78,28 @@ static void gather_all(struct sw_builder *b) {
     }
 }
 
-/* Moves a chunk of this rank's weights of a unit to a device slot. */
-static void fetch_chunk(struct sw_builder *b, int64_t unit, int64_t number, int32_t slot) {
-    const struct sw_chunk chunk = sw_build_chunk(b, SW_WEIGHTS, unit, number);
-    const struct sw_what what = {SW_CONTENT_WEIGHTS, unit, number, 0, b->state_age, 0};
-    const struct sw_operand to = {.slot = slot, .piece = SW_BY_GRAINS, .own = sw_plan_shards_weights(b->plan, unit)};
-    sw_build_move(b, fetch_to_host(b, &chunk, what), to, what, &chunk, sw_build_weights_bytes(b, &chunk));
+/* Moves a chunk of this rank's weights of a unit, or of its base, to a device slot. */
+static void fetch_chunk(struct sw_builder *b, const struct sw_chunk *chunk, struct sw_what what, int32_t slot) {
+    const struct sw_operand to = {.slot = slot, .piece = SW_BY_GRAINS, .own = sw_plan_is_sharded(b->plan, SW_WEIGHTS)};
+    sw_build_move(b, fetch_to_host(b, chunk, what), to, what, chunk,
+                  chunk->at.grains * sw_plan_grain_bytes(b->plan, what.content, chunk->unit));
 }
 
-/* Moves a unit's base to its device slot beside the slot of the unit's weights. */
-static void fetch_base(struct sw_builder *b, int64_t unit, int32_t slot) {
-    for (int64_t c = 0; c < sw_plan_base_chunks(b->plan, unit); c++) {
-        const struct sw_chunk chunk = {unit, c, sw_plan_base_chunk(b->plan, unit, c)};
-        const struct sw_what what = {.content = SW_CONTENT_BASE, .unit = unit, .index = c};
-        const struct sw_operand to = {.slot = sw_build_base_slot(b, unit, slot), .piece = SW_BY_GRAINS};
-        sw_build_move(b, fetch_to_host(b, &chunk, what), to, what, &chunk, chunk.at.grains * SW_BASE_CELL_BYTES);
+/* Moves this rank's weights of a unit that are frozen although the unit is trained, and its base, to the device, if
+ * they are not there; shards become whole. The base has a slot beside that of the weights. */
+static void fetch_frozen(struct sw_builder *b, int64_t unit, int32_t slot) {
+    const bool is_there = b->plan->placement[unit].tier[SW_WEIGHTS] == SW_DEVICE;
+    for (int64_t c = 0; !is_there && c < sw_plan_own_frozen_chunks(b->plan, unit); c++) {
+        const struct sw_chunk chunk = {unit, c, sw_plan_own_frozen_chunk(b->plan, unit, c)};
+        fetch_chunk(b, &chunk, (struct sw_what){SW_CONTENT_WEIGHTS, unit, c, 0, b->state_age, 0}, slot);
     }
+    for (int64_t c = 0; !is_there && c < sw_plan_base_chunks(b->plan, unit); c++) {
+        const struct sw_chunk chunk = {unit, c, sw_plan_base_chunk(b->plan, unit, c)};
+        fetch_chunk(b, &chunk, (struct sw_what){.content = SW_CONTENT_BASE, .unit = unit, .index = c},
+                    sw_build_base_slot(b, unit, slot));
+    }
+    if (sw_plan_is_sharded(b->plan, SW_WEIGHTS))
+        sw_build_gather_frozen(b, unit, is_there, slot);
 }
 
 /* Moves this rank's weights of a unit to the device, if they are not there; shards become whole. */
@@ -100,12 +108,15 @@ static void fetch(struct sw_builder *b, int64_t unit, int32_t slot) {
         sw_build_gather_secondary(b, unit, slot);
         return;
     }
-    const bool sharded = sw_plan_shards_weights(b->plan, unit);
+    const bool sharded = sw_plan_is_sharded(b->plan, SW_WEIGHTS);
     const bool is_there = b->plan->placement[unit].tier[SW_WEIGHTS] == SW_DEVICE;
-    for (int64_t c = 0; !is_there && c < sw_plan_state_chunks(b->plan, SW_WEIGHTS, unit); c++)
-        fetch_chunk(b, unit, c, slot);
-    if (!is_there)
-        fetch_base(b, unit, slot);
+    const int64_t first = sw_plan_first_weights(b->plan, unit);
+    fetch_frozen(b, unit, slot);
+    for (int64_t c = sharded ? 0 : sw_plan_frozen_chunks(b->plan, unit);
+         !is_there && c < sw_plan_state_chunks(b->plan, SW_WEIGHTS, unit); c++) {
+        const struct sw_chunk chunk = sw_build_chunk(b, SW_WEIGHTS, unit, c);
+        fetch_chunk(b, &chunk, (struct sw_what){SW_CONTENT_WEIGHTS, unit, first + c, 0, b->state_age, 0}, slot);
+    }
     if (sharded)
         sw_build_all_gather(b, unit, is_there ? b->index->of_unit[SLOT_WEIGHTS][unit] : slot, slot);
 }
@@ -351,11 +362,11 @@ static void update_op(struct sw_builder *b, const struct chunk_update *u, bool o
 
 /* Shards become whole weights in their home on the device, or in a device slot from which they then go home. */
 static bool joins_at_home(const struct sw_builder *b, int64_t unit) {
-    return sw_plan_keeps_whole_weights(b->plan, unit) && tier_of(b, SW_WEIGHTS, unit) == SW_DEVICE;
+    return sw_plan_keeps_whole_weights(b->plan) && tier_of(b, SW_WEIGHTS, unit) == SW_DEVICE;
 }
 
 static bool joins_away(const struct sw_builder *b, int64_t unit) {
-    return sw_plan_keeps_whole_weights(b->plan, unit) && tier_of(b, SW_WEIGHTS, unit) != SW_DEVICE;
+    return sw_plan_keeps_whole_weights(b->plan) && tier_of(b, SW_WEIGHTS, unit) != SW_DEVICE;
 }
 
 static struct sw_operand home_of_weights(const struct sw_builder *b, int64_t unit) {
@@ -448,10 +459,8 @@ struct sw_unit_update sw_build_update_begin(struct sw_builder *b, int64_t unit, 
     const bool gathers = unit == 0 && sw_plan_gathers_rows(b->plan);
     const bool feeds = feed && lives_elsewhere && !gathers && (!redo || (unit == 0 && sw_plan_fetches_table(b->plan)));
     const int32_t slot = feeds || joins ? build_unit_slot(b, unit) : -1;
-    for (int64_t c = 0; slot >= 0 && feed && c < sw_plan_frozen_chunks(b->plan, unit); c++)
-        fetch_chunk(b, unit, c, slot);
     if (slot >= 0 && feed)
-        fetch_base(b, unit, slot);
+        fetch_frozen(b, unit, slot);
     return (struct sw_unit_update){.unit = unit,
                                    .begun = true,
                                    .chunks = sw_plan_state_chunks(b->plan, SW_OPTIMIZER, unit),

@@ -109,7 +109,7 @@ def one_dropout_on_any_ranks():
 def ranks_share_adapters():
     """Every stage of two ranks has the numbers of stage 0; one rank goes on with a run of two, and two with that."""
     problems, expected = [], None
-    for stage in range(3):
+    for stage in range(4):
         run = f"stage-{stage}"
         two_ranks(*train(run, *LORA, "--zero", stage, steps=HALF))
         expected = expected or program.numbers_of(path(run))

@@ -445,11 +445,69 @@ static void updates_of_frozen_grains_are_refused(void **state) {
     assert_true(refused >= RANKED_MODELS);
 }
 
+/* Lets a gather of frozen weights take the trained ones for its own, or the other way round. Returns whether the op was
+ * changed. */
+static bool take_another_span(const struct sw_plan *plan, struct sw_op *op) {
+    const bool spans = op->kind == SW_OP_ALL_GATHER && op->content == SW_CONTENT_WEIGHTS;
+    if (!spans || sw_plan_frozen(plan, op->unit).grains == 0)
+        return false;
+    op->frozen = !op->frozen;
+    return true;
+}
+
+/* Leaves a gather out: a later op takes a shard for the whole. */
+static bool leave_out(struct sw_op *op) {
+    const bool spans = op->kind == SW_OP_ALL_GATHER && (op->frozen || op->content == SW_CONTENT_BASE);
+    if (spans)
+        op->access_count = 0;
+    return spans;
+}
+
+static void gathers_of_other_spans_are_refused(void **state) {
+    (void)state;
+    int refused[2] = {0};
+    for (uint64_t seed = SEED; seed < SEED + RANKED_MODELS; seed++) {
+        struct plans_random random = {.seed = seed};
+        struct sw_units *units;
+        struct sw_plan *plan;
+        struct sw_plan_spec spec = plans_random_spec(&random, MOST_UNITS, MOST_GRAINS, &units);
+        spec.train = true;
+        spec.scratch_store = false;
+        plans_drop_caches(&random);
+        plans_draw_spans(&random, units);
+        spec.ranks = (int)plans_draw(&random, 2, MOST_RANKS);
+        spec.rank = (int)plans_draw(&random, 0, spec.ranks - 1);
+        spec.zero = SW_ZERO_WEIGHTS;
+        if (sw_plan_create(&spec, &plan) != SW_OK)
+            fail_msg("seed %llu: %s", (unsigned long long)seed, sw_error_message(SW_ERR_BUDGET));
+        assert_int_equal(sw_plan_check(plan), SW_OK);
+        const struct sw_program *program = &plan->program[SW_PROGRAM_UPDATE];
+        for (int32_t i = 0; i < program->op_count; i++)
+            for (int which = 0; which < 2; which++) {
+                struct sw_op *op = &program->op[i];
+                const struct sw_op before = *op;
+                if (which == 0 ? take_another_span(plan, op) : leave_out(op)) {
+                    if (sw_plan_check(plan) == SW_OK)
+                        fail_msg("seed %llu: op %d is taken with %s", (unsigned long long)seed, i,
+                                 which == 0 ? "another span" : "no operands");
+                    sw_error_clear();
+                    refused[which]++;
+                }
+                *op = before;
+            }
+        sw_plan_destroy(plan);
+        sw_units_destroy(units);
+    }
+    printf("# %d gathers of another span and %d that were left out refused\n", refused[0], refused[1]);
+    assert_true(refused[0] >= RANKED_MODELS && refused[1] >= RANKED_MODELS);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums_of_ranks_are_not_taken_for_gradients),
         cmocka_unit_test(altered_operands_are_refused),
         cmocka_unit_test(updates_of_frozen_grains_are_refused),
+        cmocka_unit_test(gathers_of_other_spans_are_refused),
         cmocka_unit_test(mutations_are_caught_or_harmless),
     };
     return cmocka_run_group_tests_name("offload mutations", tests, NULL, NULL);

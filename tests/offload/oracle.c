@@ -236,9 +236,10 @@ static void fill_residents(const struct oracle *o, struct execution *e) {
         const bool records =
             slot->content == SW_CONTENT_OPTIMIZER && s == o->plan->index->of_unit[SLOT_OPTIMIZER][slot->unit];
         for (int32_t k = 0; slot->resident && k < slot->pieces; k++) {
-            const bool weights = slot->content == SW_CONTENT_WEIGHTS && !is_frozen(e, slot->unit, k);
+            const int32_t index = slot->first_index + k;
+            const bool weights = slot->content == SW_CONTENT_WEIGHTS && !is_frozen(e, slot->unit, index);
             const bool newer = !e->redoes && (weights || records);
-            e->memory[slot->first_piece + k] = (struct content){slot->content, slot->unit, k, 0, newer ? 0 : -1};
+            e->memory[slot->first_piece + k] = (struct content){slot->content, slot->unit, index, 0, newer ? 0 : -1};
         }
     }
 }

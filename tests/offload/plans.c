@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PLANS_STREAM = 5, PARTS_SEED = 1 << 20, BASE_SEED = 1 << 21, GROUP_SEED = 1 << 22 };
+enum { PLANS_STREAM = 5, PARTS_SEED = 1 << 20, BASE_SEED = 1 << 21, GROUP_SEED = 1 << 22, SPANS_SEED = 1 << 23 };
 
 int64_t plans_draw(struct plans_random *random, int64_t least, int64_t most) {
     const double uniform = sw_rng_uniform(random->seed, PLANS_STREAM, random->counter++);
@@ -79,33 +79,52 @@ static void draw_frozen(struct plans_random *random, struct sw_units *units, con
         units->unit[u].trained_grain = units->unit[u].grains;
 }
 
-/* In a twelfth of the plans about half of the units are frozen in part or whole, above trained ones too. */
-static void draw_parts(const struct plans_random *random, struct sw_units *units, const struct sw_plan_spec *spec) {
-    struct plans_random parts = {.seed = random->seed + PARTS_SEED};
-    const int64_t trained = plans_draw(&parts, 0, units->count - 1);
-    if (!spec->train || units->fp8 || plans_draw(&parts, 0, 11) > 0)
-        return;
+/* Freezes about half of the units in part or whole, but not all of unit `trained`. */
+static void freeze_parts(struct plans_random *random, struct sw_units *units, int64_t trained) {
     for (int64_t u = 0; u < units->count; u++) {
         struct sw_unit *unit = &units->unit[u];
         const int64_t most = unit->grains - (u == trained);
-        unit->trained_grain = plans_draw(&parts, 0, 1) == 0 ? plans_draw(&parts, 0, most) : 0;
-        if (plans_draw(&parts, 0, 7) == 0 && u != trained)
+        unit->trained_grain = plans_draw(random, 0, 1) == 0 ? plans_draw(random, 0, most) : 0;
+        if (plans_draw(random, 0, 7) == 0 && u != trained)
             unit->trained_grain = unit->grains;
     }
 }
 
-/* In a tenth of the plans some or all frozen grains of blocks are quantized. Without training all units are frozen. */
+/* In a twelfth of the plans about half of the units are frozen in part or whole, above trained ones too. */
+static void draw_parts(const struct plans_random *random, struct sw_units *units, const struct sw_plan_spec *spec) {
+    struct plans_random parts = {.seed = random->seed + PARTS_SEED};
+    const int64_t trained = plans_draw(&parts, 0, units->count - 1);
+    if (spec->train && !units->fp8 && plans_draw(&parts, 0, 11) == 0)
+        freeze_parts(&parts, units, trained);
+}
+
+/* Quantizes some or all frozen grains of blocks. */
+static void quantize_blocks(struct plans_random *random, struct sw_units *units) {
+    units->base = plans_draw(random, 0, 1) == 0 ? SW_BASE_INT8 : SW_BASE_NF4;
+    for (int64_t u = 1; u + 1 < units->count; u++) {
+        struct sw_unit *unit = &units->unit[u];
+        unit->base_grains =
+            plans_draw(random, 0, 3) == 0 ? unit->trained_grain : plans_draw(random, 0, unit->trained_grain);
+    }
+}
+
+/* In a tenth of the plans blocks have a base. Without training all units are frozen. */
 static void draw_base(const struct plans_random *random, struct sw_units *units, const struct sw_plan_spec *spec) {
     struct plans_random base = {.seed = random->seed + BASE_SEED};
     if (units->fp8 || plans_draw(&base, 0, 9) > 0)
         return;
-    units->base = plans_draw(&base, 0, 1) == 0 ? SW_BASE_INT8 : SW_BASE_NF4;
-    for (int64_t u = 1; u + 1 < units->count; u++) {
-        struct sw_unit *unit = &units->unit[u];
-        unit->trained_grain = spec->train ? unit->trained_grain : unit->grains;
-        unit->base_grains =
-            plans_draw(&base, 0, 3) == 0 ? unit->trained_grain : plans_draw(&base, 0, unit->trained_grain);
-    }
+    for (int64_t u = 1; !spec->train && u + 1 < units->count; u++)
+        units->unit[u].trained_grain = units->unit[u].grains;
+    quantize_blocks(&base, units);
+}
+
+void plans_draw_spans(const struct plans_random *random, struct sw_units *units) {
+    struct plans_random spans = {.seed = random->seed + SPANS_SEED};
+    plans_train_all(units);
+    units->fp8 = false;
+    freeze_parts(&spans, units, plans_draw(&spans, 0, units->count - 1));
+    if (plans_draw(&spans, 0, 1) == 1)
+        quantize_blocks(&spans, units);
 }
 
 void plans_drop_base(struct sw_units *units) {
