@@ -123,7 +123,8 @@ static int64_t weights_bytes(const struct sw_plan *plan) {
     int64_t bytes = 0;
     for (int64_t u = 0; u < plan->spec.units->count; u++)
         if (plan->placement[u].tier[SW_WEIGHTS] == SW_NVME)
-            bytes += sw_plan_weights_bytes(plan, u, sw_plan_stored_weights(plan, u).grains) +
+            bytes += sw_plan_weights_bytes(plan, u,
+                                           sw_plan_own_frozen(plan, u).grains + sw_plan_own_trained(plan, u).grains) +
                      sw_plan_base_span(plan, u).grains * SW_BASE_CELL_BYTES;
     return bytes;
 }

@@ -93,8 +93,10 @@ static sw_status load_weights(struct sw_trainer *trainer) {
     load.progress = show_progress;
     load.progress_context = &loading;
     load.loaded = keep_base;
-    const sw_status status = sw_engine_load(trainer->engine, &load);
+    sw_status status = sw_engine_load(trainer->engine, &load);
     sw_progress_break(&loading.progress);
+    if (status == SW_OK)
+        status = sw_engine_keep_frozen(trainer->engine, sw_frozen_digest(trainer->frozen));
     if (status == SW_OK)
         say_rate(sw_source_bytes_read(trainer->source), sw_store_counters(trainer->store).write_bytes - written_before,
                  sw_now_ns() - start_ns);
@@ -103,11 +105,13 @@ static sw_status load_weights(struct sw_trainer *trainer) {
     return status;
 }
 
-/* Loads the frozen weights of a run that is resumed. */
+/* Loads the frozen weights of a run that is resumed, but those that its store still has. */
 static sw_status load_frozen(struct sw_trainer *trainer) {
+    const int64_t grain_bytes = SW_GRAIN_ELEMS * (int64_t)sizeof(float);
+    const int64_t bytes = sw_engine_frozen_grains_to_load(trainer->engine) * grain_bytes;
     struct sw_load load;
     SW_TRY(sw_frozen_load(trainer->frozen, &(struct sw_load){0}, &load));
-    struct loading loading = begin_loading(trainer, "loading the frozen weights", sw_frozen_bytes(trainer->frozen));
+    struct loading loading = begin_loading(trainer, "loading the frozen weights", bytes);
     loading.stopped = "stopped before the first step; the run is as it was";
     load.progress = show_progress;
     load.progress_context = &loading;
@@ -326,6 +330,7 @@ static sw_status trainer_open_engine(struct sw_trainer *trainer) {
         .rounding = sw_settings_rounding(&trainer->run.settings),
         .seed = (uint64_t)trainer->run.settings.seed,
         .ops = sw_model_ops(trainer->job.model),
+        .frozen_digest = sw_frozen_digest(trainer->frozen),
         .described = true,
         .applied_steps = trainer->position.applied_steps,
         .skipped_steps = trainer->position.skipped_steps,

@@ -84,6 +84,20 @@ static sw_status place_parts(struct sw_store *store, const struct sw_store_spec 
     return SW_OK;
 }
 
+/* Kinds of scratch that are written at about the same times. */
+static int times_of(sw_store_kind kind) {
+    if (kind == SW_STORE_KEPT_SUMS)
+        return 1;
+    return sw_store_keeps(kind) ? 2 : 3;
+}
+
+/* Leaves a gap before a kind of scratch, if one that is written at other times ends there. `before` is that kind;
+ * SW_STORE_OPTIMIZER: none. */
+static void leave_gap(const struct sw_store *store, sw_store_kind before, sw_store_kind kind, int64_t ends[]) {
+    for (int file = 0; before != SW_STORE_OPTIMIZER && file < store->file_count; file++)
+        ends[file] += times_of(before) != times_of(kind) ? SW_FORMAT_APART_BYTES : 0;
+}
+
 /* Computes needed_bytes: scratch follows the sealed part, in the order in which it will be added. */
 static sw_status add_scratch_needs(struct sw_store *store, const struct sw_store_spec *spec) {
     int64_t ends[SW_STORE_MAX_FILES];
@@ -91,6 +105,7 @@ static sw_status add_scratch_needs(struct sw_store *store, const struct sw_store
         ends[file] = store->files[file].sealed_bytes;
     for (int i = 0; i < spec->scratch_count; i++) {
         struct sw_area area;
+        leave_gap(store, i > 0 ? spec->scratch[i - 1].kind : SW_STORE_OPTIMIZER, spec->scratch[i].kind, ends);
         const sw_status status =
             sw_area_init(&area, store->unit_count, store->file_count, spec->scratch[i].grain_bytes);
         if (status == SW_OK)
@@ -363,6 +378,8 @@ sw_status sw_store_add_scratch(struct sw_store *store, const struct sw_store_scr
     int64_t ends[SW_STORE_MAX_FILES];
     for (int file = 0; file < store->file_count; file++)
         ends[file] = store->files[file].end_bytes;
+    leave_gap(store, store->last_scratch, scratch->kind, ends);
+    store->last_scratch = scratch->kind;
     sw_area_place(area, scratch->unit_first, scratch->unit_grains, ends);
     SW_TRY(sw_area_finish(area));
     for (int file = 0; file < store->file_count; file++) {

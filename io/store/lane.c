@@ -85,6 +85,8 @@ static sw_status trim_files(struct sw_store *store) {
 sw_status sw_store_lane_open(struct sw_store *store, int depth, struct sw_store_lane **out) {
     if (depth < 1 || depth > SW_QUEUE_MAX_DEPTH)
         return sw_fail(SW_ERR_ARG, "an I/O depth of %d is not within 1 and %d", depth, SW_QUEUE_MAX_DEPTH);
+    if (!store->trimmed)
+        SW_TRY(sw_store_void_kept(store));
     SW_TRY(trim_files(store));
     struct sw_store_lane *lane = calloc(1, sizeof *lane);
     if (lane == NULL)
@@ -184,7 +186,8 @@ static const char *name_grain(const struct sw_store_transfer *request, int64_t g
     static const char *const kinds[SW_STORE_KINDS] = {
         [SW_STORE_OPTIMIZER] = "optimizer",       [SW_STORE_GRADS] = "grads",
         [SW_STORE_WEIGHTS] = "weights",           [SW_STORE_ACTS] = "acts",
-        [SW_STORE_ACCUMULATORS] = "accumulators", [SW_STORE_BASE] = "base"};
+        [SW_STORE_ACCUMULATORS] = "accumulators", [SW_STORE_BASE] = "base",
+        [SW_STORE_FROZEN] = "frozen weights",     [SW_STORE_KEPT_SUMS] = "checksums"};
     snprintf(text, TRANSFER_NAME_CHARS, "grain %lld of unit %lld (%s, generation %d, step %lld)", (long long)grain,
              (long long)request->unit, kinds[request->kind], request->generation, (long long)request->step);
     return text;
@@ -251,6 +254,8 @@ sw_status sw_store_submit(struct sw_store_lane *lane, const struct sw_store_tran
         (struct lane_transfer){.request = *transfer, .grain_bytes = moved_grain_bytes(lane->store, area, transfer)};
     ring_push(&lane->waiting, index);
     lane->outstanding++;
+    if (transfer->write && sw_store_keeps(transfer->kind))
+        atomic_store(&lane->store->kept_complete, false);
     if (transfer->write)
         record_sums(area, transfer);
     if (transfer->write && transfer->kind == SW_STORE_OPTIMIZER)
@@ -312,16 +317,31 @@ static sw_status report_corrupt(const struct sw_store_lane *lane, const struct l
                    store->files[block->run.file].path, advice);
 }
 
+/* Returns the grain at which a request stopped. */
+static int64_t bad_sector_grain(const struct sw_store_lane *lane, const struct lane_block *block,
+                                const struct sw_queue_result *result) {
+    const struct sw_store_transfer *request = &lane->transfers[block->transfer].request;
+    return block->first_grain + (result->offset_bytes - block->run.offset_bytes) / area_of(lane, request)->grain_bytes;
+}
+
 static sw_status report_io(const struct sw_store_lane *lane, const struct lane_block *block,
                            const struct sw_queue_result *result) {
     const struct sw_store_transfer *request = &lane->transfers[block->transfer].request;
-    const int64_t into = (result->offset_bytes - block->run.offset_bytes) / area_of(lane, request)->grain_bytes;
+    const int64_t grain = bad_sector_grain(lane, block, result);
     char name[TRANSFER_NAME_CHARS], advice[ADVICE_CHARS];
     const bool lost = !request->write && is_committed(lane->store, request);
     const sw_status status = sw_store_io_error(lane->store, block->run.file, op_of(request), result);
-    return sw_fail_while(status, "%s %s%s%s", request->write ? "writing" : "reading",
-                         name_grain(request, block->first_grain + into, name), lost ? ", " : "",
-                         lost ? advise(lane->store, advice) : "");
+    return sw_fail_while(status, "%s %s%s%s", request->write ? "writing" : "reading", name_grain(request, grain, name),
+                         lost ? ", " : "", lost ? advise(lane->store, advice) : "");
+}
+
+/* Notes that a grain could not be read, if it is one that later processes would take over. Passes on the status. */
+static sw_status lose(const struct sw_store_lane *lane, const struct lane_block *block, int64_t grain,
+                      sw_status status) {
+    const struct sw_store_transfer *request = &lane->transfers[block->transfer].request;
+    if (!request->write && sw_store_keeps(request->kind))
+        sw_store_lose_kept(lane->store, request->kind, request->unit, grain);
+    return status;
 }
 
 static sw_status finish_block(struct sw_store_lane *lane, const struct sw_queue_result *result) {
@@ -329,11 +349,11 @@ static sw_status finish_block(struct sw_store_lane *lane, const struct sw_queue_
     struct lane_block *block = &lane->blocks[index];
     struct lane_transfer *transfer = &lane->transfers[block->transfer];
     if (result->error != 0)
-        return report_io(lane, block, result);
+        return lose(lane, block, bad_sector_grain(lane, block, result), report_io(lane, block, result));
     sw_store_count(lane->store, op_of(&transfer->request), block->run.grains * transfer->grain_bytes);
     const int64_t bad = transfer->request.write ? -1 : find_bad_grain(lane, block);
     if (bad >= 0 && block->again)
-        return report_corrupt(lane, block, bad);
+        return lose(lane, block, bad, report_corrupt(lane, block, bad));
     if (bad >= 0) {
         block->again = true;
         put_block(lane, index);

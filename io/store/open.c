@@ -163,6 +163,13 @@ sw_status sw_store_open_to_read(const char *const *directories, int directory_co
     return open_on(NULL, directories, directory_count, &opening, out);
 }
 
+void sw_store_close(struct sw_store *store) {
+    if (store == NULL)
+        return;
+    sw_store_note_lost(store);
+    sw_store_free(store, false);
+}
+
 /* Tells whether a file's records differ from those at the opening: the commit being read is gone, or there is a later
  * one than before. An unreadable record proves nothing. */
 static bool is_changed(const struct sw_store *store, int file, void *page) {

@@ -156,11 +156,6 @@ void sw_store_free(struct sw_store *store, bool remove) {
     free(store);
 }
 
-void sw_store_close(struct sw_store *store) {
-    if (store != NULL)
-        sw_store_free(store, false);
-}
-
 void sw_store_discard(struct sw_store *store) {
     if (store != NULL)
         sw_store_free(store, store->created);

@@ -39,8 +39,10 @@ typedef enum {
     SW_STORE_WEIGHTS = 2,
     SW_STORE_ACTS = 3, /* a unit's inputs, micro-batch by micro-batch */
     SW_STORE_ACCUMULATORS = 4,
-    SW_STORE_BASE = 5, /* a unit's quantized base, cell by cell */
-    SW_STORE_KINDS = 6
+    SW_STORE_BASE = 5,      /* a unit's quantized base, cell by cell */
+    SW_STORE_FROZEN = 6,    /* weights that training does not change, where SW_STORE_WEIGHTS are those that it does */
+    SW_STORE_KEPT_SUMS = 7, /* checksums of the two above (sw_store_keep), in unit 0: pages of 4096 bytes */
+    SW_STORE_KINDS = 8
 } sw_store_kind;
 
 struct sw_store;
@@ -193,6 +195,24 @@ sw_status sw_store_limit(struct sw_store *store, const char *directory, int64_t 
 /* Reserves space for scratch grains of a kind. Refuses what exceeds a limit or the free space. Call it once per kind
  * after create or open, before any lane is opened. */
 sw_status sw_store_add_scratch(struct sw_store *store, const struct sw_store_scratch *scratch);
+
+/* Grains of SW_STORE_BASE and SW_STORE_FROZEN are written once, and kept: they are still there for the next process
+ * that opens the store and adds the same grains of these kinds. SW_STORE_KEPT_SUMS then is the first scratch added, and
+ * those kinds follow it; its sw_store_kept_pages are for all of their grains. */
+
+/* Returns the grains of SW_STORE_KEPT_SUMS for so many kept grains. */
+int64_t sw_store_kept_pages(int64_t grains);
+/* Takes over what an earlier process kept, if it lies where this one's grains lie and was made from the same:
+ * `made_from` is the caller's digest of that. Whatever is not taken over becomes void before anything is written.
+ * Called after the last sw_store_add_scratch and before any lane is opened. */
+sw_status sw_store_take_kept(struct sw_store *store, uint64_t made_from);
+/* Tells whether grains of a scratch kind were written by this process, or by an earlier one and are not known to be
+ * damaged. */
+bool sw_store_has(const struct sw_store *store, sw_store_kind kind, int64_t unit, int64_t first_grain, int64_t grains);
+/* Keeps all grains of these kinds, which have been written and reaped: makes them durable, then their checksums. Does
+ * nothing if they are kept already, or there are none. Needs idle lanes. A kept grain that a lane finds damaged later
+ * is noted when the store is closed, and the next process does not have it. */
+sw_status sw_store_keep(struct sw_store *store, uint64_t made_from);
 
 /* Registers memory that lanes will transfer from and to with their rings, if system limits allow it, which is faster.
  * Call it before any lane is opened; the caller keeps the memory until the lanes are closed. Huge pages (2 MiB aligned,

@@ -43,8 +43,9 @@ struct sw_store {
     struct sw_store_commit commit;
     struct sw_store_bad_record bad_records[SW_STORE_MAX_FILES]; /* at most one of a file's two */
     int bad_record_count;
-    bool mark_damaged; /* a mark was damaged at the opening: the next commit writes it again first */
-    int64_t sequence;  /* number of the last attempt to commit */
+    bool mark_damaged;          /* a mark was damaged at the opening: the next commit writes it again first */
+    sw_store_kind last_scratch; /* the kind of scratch added last; SW_STORE_OPTIMIZER: none */
+    int64_t sequence;           /* number of the last attempt to commit */
     int64_t committed_sequence;
     int64_t newest_record; /* step; see sw_store_newest_record */
     /* Copies of the commit's step and generation for lanes, whose messages need them while a commit may run. */
@@ -64,6 +65,10 @@ struct sw_store {
     uint64_t zero_sum; /* checksum of the grains that creation filled; SW_CHECKSUM_UNKNOWN in a store that was opened */
     bool unnamed;      /* its files have no names to remove */
     bool read_only;    /* nothing is locked or written; another process may commit to it */
+    bool kept_valid;   /* the pages of SW_STORE_KEPT_SUMS hold sums of this layout's frozen grains */
+    uint64_t kept_from;         /* what these were made from, if kept_valid */
+    _Atomic bool kept_complete; /* the pages hold the sums of all frozen grains, as they are known here */
+    _Atomic bool kept_lost;     /* a frozen grain turned out to be damaged */
     /* A commit ended with an error. The written data may be lost even if another flush succeeds, and either step may be
      * the last one on the drives. Both generations must stay unchanged until the store is opened again. */
     _Atomic bool unsure;
@@ -110,6 +115,16 @@ sw_status sw_store_check_writable(const struct sw_store *store, int generation);
 /* Reports what a failed request means, and returns its status. */
 sw_status sw_store_io_error(const struct sw_store *store, int file, sw_ring_op op,
                             const struct sw_queue_result *result);
+
+/* Makes void, durably, what an earlier process kept, unless sw_store_take_kept has taken it over. Called before
+ * anything is written over it. */
+sw_status sw_store_void_kept(struct sw_store *store);
+/* Tells whether grains of this kind are kept. */
+bool sw_store_keeps(sw_store_kind kind);
+/* Notes that a kept grain is damaged. The lane that read it calls this. */
+void sw_store_lose_kept(struct sw_store *store, sw_store_kind kind, int64_t unit, int64_t grain);
+/* Writes what was noted so, durably, if it can be written: the next process then writes these grains again. */
+void sw_store_note_lost(struct sw_store *store);
 
 /* Allocates memory as sw_queue_alloc does, and zeroes it. */
 sw_status sw_store_alloc_aligned(int64_t bytes, void **out);

@@ -66,6 +66,8 @@ static sw_status prepare_store(struct sw_engine *engine) {
         status = sw_store_add_scratch(engine->spec.store, &scratch.kind[k]);
     sw_scratch_release(&scratch);
     SW_TRY(status);
+    if (engine->spec.frozen_digest != 0)
+        SW_TRY(sw_store_take_kept(engine->spec.store, sw_scratch_made_from(engine->plan, engine->spec.frozen_digest)));
     SW_TRY(sw_store_add_buffer(engine->spec.store, sw_memory_base(engine->memory[SW_HOST]),
                                sw_memory_bytes(engine->memory[SW_HOST])));
     const struct sw_store_commit *commit = sw_store_last_commit(engine->spec.store);

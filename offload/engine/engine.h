@@ -155,6 +155,9 @@ struct sw_engine_spec {
     sw_rounding rounding; /* of narrow moments */
     uint64_t seed;        /* of the run: stochastic rounding draws from it */
     struct sw_unit_ops ops;
+    /* Digest of the frozen weights, by which those that an earlier process wrote to the store are taken over. 0: they
+     * are not known yet, or there are none. */
+    uint64_t frozen_digest;
     bool described; /* sw_engine_describe gives every commit its text; false: commits keep no text */
     int64_t applied_steps, skipped_steps; /* counts of a resumed run; 0 for a new one */
     struct sw_loss_scale loss_scale;      /* scale of a resumed run; 0 for the type's initial one */
@@ -199,8 +202,14 @@ sw_status sw_engine_load(struct sw_engine *engine, const struct sw_load *load);
 /* Restores state and weights from the store's last commit. The store has nothing of what is frozen: the caller also
  * loads that. */
 sw_status sw_engine_restore(struct sw_engine *engine);
-/* Loads the frozen weights of the plan's units, if there are any. `load` is asked for no others. */
+/* Returns the grains of frozen weights that are not in their place yet. The store keeps those that were written to it,
+ * until they are placed elsewhere or found damaged. */
+int64_t sw_engine_frozen_grains_to_load(const struct sw_engine *engine);
+/* Loads these grains, and keeps them by the digest of the engine's spec. `load` is asked for no others. */
 sw_status sw_engine_load_frozen(struct sw_engine *engine, const struct sw_load *load);
+/* Keeps the frozen weights that sw_engine_load has written to the store, durably, for later processes whose engines are
+ * opened with this digest. 0: keeps none. */
+sw_status sw_engine_keep_frozen(struct sw_engine *engine, uint64_t frozen_digest);
 
 /* Returns the host memory for the tokens of one micro-batch of the next begun step: the plan's token_bytes, laid out as
  * the model likes. Valid until sw_engine_begin. */

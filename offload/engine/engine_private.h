@@ -138,6 +138,11 @@ sw_status sw_engine_run_op(struct sw_engine *engine, struct lane *lane, const st
                            struct step_context *context);
 /* Adds to an error's message which op of which step was running. */
 sw_status sw_engine_fail_while(sw_status status, const struct sw_op *op, const struct step_context *context);
+/* Returns the store's kind of a run of a unit's weights that begins with this grain: frozen and trained ones are apart.
+ */
+static inline sw_store_kind sw_engine_kind_of_weights(const struct sw_engine *engine, int64_t unit, int64_t grain) {
+    return grain < engine->plan->spec.units->unit[unit].trained_grain ? SW_STORE_FROZEN : SW_STORE_WEIGHTS;
+}
 /* Returns the store's transfer that an op of an I/O lane stands for. */
 struct sw_store_transfer sw_engine_transfer(const struct sw_engine *engine, const struct sw_op *op,
                                             const struct step_context *context);

@@ -6,6 +6,7 @@
 #include "core/size.h"
 #include "core/team.h"
 #include "offload/engine/engine_private.h"
+#include "offload/engine/scratch.h"
 
 #include <assert.h>
 #include <math.h>
@@ -48,7 +49,8 @@ struct cells {
 struct loader {
     struct sw_engine *engine;
     const struct sw_load *load;
-    bool frozen_only; /* loads no weights that training changes */
+    bool frozen_only;            /* loads no weights that training changes */
+    struct sw_span (*run)[RUNS]; /* one entry per unit */
     struct sw_team *team;
     struct sw_stream **stream; /* one per grain of a box */
     struct box box[BOXES];
@@ -110,12 +112,11 @@ static sw_status write(struct loader *self, struct box *box, sw_store_kind kind,
     const struct sw_plan *plan = self->engine->plan;
     const bool records = kind == SW_STORE_OPTIMIZER;
     const int64_t each = records ? 1 : sw_units_stored_grains(plan->spec.units, box->unit, plan->spec.type);
-    const int64_t first = records ? box->first_grain : sw_plan_stored_grain(plan, box->unit, box->first_grain);
     const struct sw_store_transfer transfer = {.write = true,
                                                .kind = kind,
                                                .generation = records ? sw_engine_working(self->engine) : 0,
                                                .unit = box->unit,
-                                               .first_grain = first * each,
+                                               .first_grain = box->first_grain * each,
                                                .grains = box->grains * each,
                                                .buf = buf,
                                                .tag = (uint64_t)(box - self->box),
@@ -250,7 +251,7 @@ static sw_status put_weights(struct loader *self, struct box *box) {
     const int64_t bytes = sw_plan_weights_bytes(plan, box->unit, box->grains);
     const int32_t slot = sw_plan_weights_home(plan, box->unit, box->first_grain);
     switch (plan->placement[box->unit].tier[SW_WEIGHTS]) {
-    case SW_NVME: return write(self, box, SW_STORE_WEIGHTS, box->rounded);
+    case SW_NVME: return write(self, box, sw_engine_kind_of_weights(engine, box->unit, box->first_grain), box->rounded);
     case SW_DEVICE: return sw_engine_put(engine, slot, home_of(engine, slot, box), box->rounded, bytes);
     default: return SW_OK; /* made at home */
     }
@@ -293,21 +294,30 @@ static struct sw_span loaded_base(const struct sw_plan *plan, int64_t unit) {
     return (struct sw_span){.first_grain = first, .grains = end - first};
 }
 
-/* Returns one of the runs of a unit's grains that are loaded: of its base, of this rank's shard of frozen weights, or
- * of its other weights. */
-static struct sw_span loaded_run(const struct loader *self, int64_t unit, int number) {
-    const struct sw_plan *plan = self->engine->plan;
-    struct sw_span last = sw_plan_span(plan, SW_WEIGHTS, unit);
-    if (self->frozen_only && sw_plan_trains(plan, unit))
-        last.grains = sw_max_i64(0, sw_plan_trained(plan, unit).first_grain - last.first_grain);
-    if (number == 0)
-        return loaded_base(plan, unit);
-    return number == 1 ? sw_plan_frozen_shard(plan, unit) : last;
+/* Tells whether the store still has all that this rank keeps there of a unit's frozen weights. */
+static bool store_has_frozen(const struct sw_engine *engine, int64_t unit) {
+    const struct sw_plan *plan = engine->plan;
+    const struct sw_store *store = engine->spec.store;
+    const struct sw_span cells = sw_plan_base_span(plan, unit), frozen = sw_plan_own_frozen(plan, unit);
+    const int64_t each = sw_units_stored_grains(plan->spec.units, unit, plan->spec.type);
+    if (plan->placement[unit].tier[SW_WEIGHTS] != SW_NVME)
+        return false;
+    return (cells.grains == 0 || sw_store_has(store, SW_STORE_BASE, unit, cells.first_grain, cells.grains)) &&
+           (frozen.grains == 0 ||
+            sw_store_has(store, SW_STORE_FROZEN, unit, frozen.first_grain * each, frozen.grains * each));
+}
+
+/* Finds the runs of a unit's grains that are loaded: its base, this rank's frozen weights, its trained ones. */
+static void find_runs(const struct sw_engine *engine, bool frozen_only, int64_t unit, struct sw_span run[RUNS]) {
+    const struct sw_plan *plan = engine->plan;
+    const bool there = frozen_only && store_has_frozen(engine, unit);
+    run[0] = there ? (struct sw_span){0} : loaded_base(plan, unit);
+    run[1] = there ? (struct sw_span){0} : sw_plan_own_frozen(plan, unit);
+    run[2] = frozen_only ? (struct sw_span){0} : sw_plan_own_trained(plan, unit);
 }
 
 static int64_t box_end(const struct loader *self, const struct box *box, struct sw_span all) {
-    const struct sw_plan *plan = self->engine->plan;
-    const struct sw_span own = sw_plan_span(plan, SW_OPTIMIZER, box->unit);
+    const struct sw_span own = sw_plan_span(self->engine->plan, SW_OPTIMIZER, box->unit);
     const int64_t bounds[] = {own.first_grain, own.first_grain + own.grains};
     int64_t end = sw_min_i64(box->first_grain + self->box_grains, all.first_grain + all.grains);
     for (size_t i = 0; i < sizeof bounds / sizeof bounds[0]; i++)
@@ -450,14 +460,25 @@ static sw_status load_run(struct loader *self, int64_t unit, struct sw_span all)
     return SW_OK;
 }
 
+/* Finds all runs before the first is loaded, as the store then has ever more. */
+static sw_status find_all_runs(struct loader *self) {
+    const int64_t units = self->engine->plan->spec.units->count;
+    self->run = calloc((size_t)units, sizeof *self->run);
+    if (self->run == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to load");
+    for (int64_t u = 0; u < units; u++) {
+        find_runs(self->engine, self->frozen_only, u, self->run[u]);
+        for (int number = 0; number < RUNS; number++)
+            self->total_grains += self->run[u][number].grains;
+    }
+    return SW_OK;
+}
+
 static sw_status load_units(struct loader *self) {
     const int64_t units = self->engine->plan->spec.units->count;
     for (int64_t u = 0; u < units; u++)
         for (int number = 0; number < RUNS; number++)
-            self->total_grains += loaded_run(self, u, number).grains;
-    for (int64_t u = 0; u < units; u++)
-        for (int number = 0; number < RUNS; number++)
-            SW_TRY(load_run(self, u, loaded_run(self, u, number)));
+            SW_TRY(load_run(self, u, self->run[u][number]));
     sw_watch_leave(self->engine->spec.watch, 1 + SW_LANE_UPDATE);
     SW_TRY(send_filled(self));
     while (self->engine->setup_lane != NULL && sw_store_outstanding(self->engine->setup_lane) > 0)
@@ -486,7 +507,9 @@ static sw_status load_weights(struct sw_engine *engine, const struct sw_load *lo
     assert(engine->begun == engine->waited);
     const int threads = sw_device_info(engine->spec.host).threads;
     struct loader self = {.engine = engine, .load = load, .frozen_only = frozen_only};
-    sw_status status = make_boxes(&self, threads);
+    sw_status status = find_all_runs(&self);
+    if (status == SW_OK)
+        status = make_boxes(&self, threads);
     if (status == SW_OK)
         status = open_cells(&self);
     if (status == SW_OK)
@@ -500,14 +523,31 @@ static sw_status load_weights(struct sw_engine *engine, const struct sw_load *lo
     if (status == SW_OK) /* else the drive may still read them: closing the engine waits for it */
         free_cells(engine);
     free(self.status);
+    free(self.run);
     return status;
 }
 
+int64_t sw_engine_frozen_grains_to_load(const struct sw_engine *engine) {
+    int64_t grains = 0;
+    for (int64_t u = 0; u < engine->plan->spec.units->count; u++) {
+        struct sw_span run[RUNS];
+        find_runs(engine, true, u, run);
+        for (int number = 0; number < RUNS; number++)
+            grains += run[number].grains;
+    }
+    return grains;
+}
+
 sw_status sw_engine_load_frozen(struct sw_engine *engine, const struct sw_load *load) {
-    bool frozen = false;
-    for (int64_t u = 0; u < engine->plan->spec.units->count; u++)
-        frozen |= !sw_plan_trains(engine->plan, u) || sw_plan_trained(engine->plan, u).first_grain > 0;
-    return frozen ? load_weights(engine, load, true) : SW_OK;
+    if (sw_engine_frozen_grains_to_load(engine) == 0)
+        return SW_OK;
+    SW_TRY(load_weights(engine, load, true));
+    return sw_engine_keep_frozen(engine, engine->spec.frozen_digest);
+}
+
+sw_status sw_engine_keep_frozen(struct sw_engine *engine, uint64_t frozen_digest) {
+    return frozen_digest != 0 ? sw_store_keep(engine->spec.store, sw_scratch_made_from(engine->plan, frozen_digest))
+                              : SW_OK;
 }
 
 sw_status sw_engine_load(struct sw_engine *engine, const struct sw_load *load) {

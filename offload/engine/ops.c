@@ -713,8 +713,8 @@ struct sw_store_transfer sw_engine_transfer(const struct sw_engine *engine, cons
                                             const struct step_context *context) {
     static const sw_store_kind kinds[SW_CONTENTS] = {
         [SW_CONTENT_OPTIMIZER] = SW_STORE_OPTIMIZER, [SW_CONTENT_GRADS] = SW_STORE_GRADS,
-        [SW_CONTENT_WEIGHTS] = SW_STORE_WEIGHTS,     [SW_CONTENT_BLOCK_OUTPUT] = SW_STORE_ACTS,
-        [SW_CONTENT_ACC] = SW_STORE_ACCUMULATORS,    [SW_CONTENT_BASE] = SW_STORE_BASE,
+        [SW_CONTENT_ACC] = SW_STORE_ACCUMULATORS,    [SW_CONTENT_BLOCK_OUTPUT] = SW_STORE_ACTS,
+        [SW_CONTENT_BASE] = SW_STORE_BASE,
     };
     const bool write = op->kind == SW_OP_WRITE, optimizer = op->content == SW_CONTENT_OPTIMIZER;
     const struct sw_access *memory = sw_engine_next_operand(engine, op, write ? SW_ROLE_FROM : SW_ROLE_TO, NULL);
@@ -722,18 +722,16 @@ struct sw_store_transfer sw_engine_transfer(const struct sw_engine *engine, cons
     const int generation = !optimizer                                         ? 0
                            : !write && home->generation == SW_GENERATION_NONE ? context->in_place_from
                                                                               : context->generation[home->generation];
-    const int64_t each = op->content == SW_CONTENT_WEIGHTS
-                             ? sw_units_stored_grains(engine->plan->spec.units, op->unit, engine->plan->spec.type)
-                             : 1;
-    const int64_t first = op->content == SW_CONTENT_WEIGHTS
-                              ? sw_plan_stored_grain(engine->plan, op->unit, op->first_grain)
-                              : op->first_grain;
+    const int64_t unit = engine->plan->slot[home->slot].unit;
+    const bool weights = op->content == SW_CONTENT_WEIGHTS;
+    const int64_t each =
+        weights ? sw_units_stored_grains(engine->plan->spec.units, op->unit, engine->plan->spec.type) : 1;
     return (struct sw_store_transfer){
         .write = write,
-        .kind = kinds[op->content],
+        .kind = weights ? sw_engine_kind_of_weights(engine, unit, op->first_grain) : kinds[op->content],
         .generation = generation,
-        .unit = engine->plan->slot[home->slot].unit,
-        .first_grain = first * each,
+        .unit = unit,
+        .first_grain = op->first_grain * each,
         .grains = op->grains * each,
         .buf = sw_engine_address(engine, memory),
         .step = context->input.step,

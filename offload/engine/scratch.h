@@ -16,4 +16,8 @@ struct sw_scratch {
 sw_status sw_scratch_of(const struct sw_plan *plan, struct sw_scratch *out);
 void sw_scratch_release(struct sw_scratch *scratch);
 
+/* Returns a digest of all that decides the bytes of frozen weights as they lie in the store. frozen_digest: that of
+ * their values. */
+uint64_t sw_scratch_made_from(const struct sw_plan *plan, uint64_t frozen_digest);
+
 #endif

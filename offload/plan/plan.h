@@ -436,10 +436,10 @@ struct sw_span sw_plan_span(const struct sw_plan *plan, sw_state state, int64_t 
 struct sw_span sw_plan_frozen_shard(const struct sw_plan *plan, int64_t unit);
 /* Returns the cells of a unit's base that this rank has: all of them, or its shard. */
 struct sw_span sw_plan_base_span(const struct sw_plan *plan, int64_t unit);
-/* The store has one run of grains for this rank's weights of a unit, in which a shard of frozen weights lies right
- * before that of the trained ones. Return that run, and where it has a grain of the unit. */
-struct sw_span sw_plan_stored_weights(const struct sw_plan *plan, int64_t unit);
-int64_t sw_plan_stored_grain(const struct sw_plan *plan, int64_t unit, int64_t grain);
+/* Return the weights of a unit, behind its base, that this rank has: those that training does not change, and those
+ * that it does. */
+struct sw_span sw_plan_own_frozen(const struct sw_plan *plan, int64_t unit);
+struct sw_span sw_plan_own_trained(const struct sw_plan *plan, int64_t unit);
 /* Returns the number of chunks of what this rank has of a state, and the grains of one. */
 int64_t sw_plan_state_chunks(const struct sw_plan *plan, sw_state state, int64_t unit);
 struct sw_span sw_plan_state_chunk(const struct sw_plan *plan, sw_state state, int64_t unit, int64_t chunk);

@@ -400,16 +400,18 @@ struct sw_span sw_plan_span(const struct sw_plan *plan, sw_state state, int64_t 
     return trained ? sw_plan_trained(plan, unit) : sw_plan_typed(plan, unit);
 }
 
-struct sw_span sw_plan_stored_weights(const struct sw_plan *plan, int64_t unit) {
-    const struct sw_span last = sw_plan_span(plan, SW_WEIGHTS, unit);
-    const int64_t frozen = sw_plan_frozen_shard(plan, unit).grains;
-    return (struct sw_span){.first_grain = last.first_grain - frozen, .grains = last.grains + frozen};
+struct sw_span sw_plan_own_frozen(const struct sw_plan *plan, int64_t unit) {
+    const struct sw_span shard = sw_plan_frozen_shard(plan, unit), span = sw_plan_span(plan, SW_WEIGHTS, unit);
+    const int64_t end = sw_min_i64(span.first_grain + span.grains, plan->spec.units->unit[unit].trained_grain);
+    if (shard.grains > 0)
+        return shard;
+    return (struct sw_span){.first_grain = span.first_grain, .grains = sw_max_i64(0, end - span.first_grain)};
 }
 
-int64_t sw_plan_stored_grain(const struct sw_plan *plan, int64_t unit, int64_t grain) {
-    const struct sw_span frozen = sw_plan_frozen_shard(plan, unit);
-    const int64_t within = grain - frozen.first_grain;
-    return within < frozen.grains ? sw_plan_stored_weights(plan, unit).first_grain + within : grain;
+struct sw_span sw_plan_own_trained(const struct sw_plan *plan, int64_t unit) {
+    const struct sw_span span = sw_plan_span(plan, SW_WEIGHTS, unit);
+    const int64_t first = sw_max_i64(span.first_grain, plan->spec.units->unit[unit].trained_grain);
+    return (struct sw_span){.first_grain = first, .grains = sw_max_i64(0, span.first_grain + span.grains - first)};
 }
 
 struct sw_span sw_plan_kept(const struct sw_plan *plan, sw_state state, int64_t unit, sw_tier tier) {

@@ -48,9 +48,10 @@ def folder_of(name, spoil=None):
 FOLDER = folder_of("folder")
 
 
-def train(run, form, *more, freeze=BLOCKS, model=(FOLDER,), steps=STEPS, place="weights=nvme", precision="bf16"):
+def train(run, form, *more, freeze=BLOCKS, model=(FOLDER,), steps=STEPS, total=STEPS, place="weights=nvme",
+          precision="bf16"):
     return ["train", "--model", *model, "--data", DATA, "--run", path(run), "--steps", steps, "--schedule-steps",
-            max(steps, STEPS), "--warmup", 1, "--lr", "1e-3", *program.SHAPE, "--place", place, "--precision", precision, *freeze,
+            max(steps, total), "--warmup", 1, "--lr", "1e-3", *program.SHAPE, "--place", place, "--precision", precision, *freeze,
             "--base-format", form, *more]
 
 
@@ -110,6 +111,61 @@ def a_killed_run_goes_on_with_the_same_bits():
     program.must("resume", path("killed"), "--place", "weights=host")
     same = program.numbers_of(path("killed")) == program.numbers_of(path("kill-whole"))
     return ([] if same else ["other numbers"]) + ([] if before < 120 else ["it was not killed in time"])
+
+
+def find_kept(run):
+    """Where the pages with the checksums of frozen weights begin in a run's store, and the first of these weights."""
+    with open(path(run, program.STORE), "rb") as file:
+        content = file.read()
+    at = content.find(b"SWKEPT\0\0")
+    grains = int.from_bytes(content[at + 48:at + 56], "little")
+    return at, at + 4096 * (1 + -(-8 * grains // 4096)) + (64 << 10)
+
+
+def overwrite(run, offset, content):
+    with open(path(run, program.STORE), "r+b") as file:
+        file.seek(offset)
+        file.write(content)
+
+
+def spoil(model, at):
+    """Changes a frozen weight of the model, or changes it back."""
+    with open(os.path.join(model[0], "model.safetensors"), "r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+
+
+def a_resume_takes_over_the_base_on_the_drive():
+    """It reads the model's weights only to make what is missing: a store of before, or what was damaged."""
+    problems = []
+    for form, place in (("nf4", EVERYTHING_AWAY), ("compute", WEIGHTS_AWAY)):
+        model = (folder_of("model-" + form),)
+        end = os.path.getsize(os.path.join(model[0], "model.safetensors"))
+        how = {"place": place, "freeze": ("--freeze", "blocks:0-2,embedding")}
+        run, whole = "kept-" + form, "kept-whole-" + form
+        program.must(*train(whole, form, model=model, steps=6, **how))
+        program.must(*train(run, form, model=model, steps=1, total=6, **how))
+        weight = end // 2
+        spoil(model, weight)
+        program.must("resume", path(run), "--steps", 2)
+        problems += program.refused(f"{form}: the base in memory", ["resume", path(run), "--steps", 3, "--place", "weights=host"], "has changed")
+        problems += program.refused(f"{form}: a base that is not there any more", ["resume", path(run), "--steps", 3, "--place", place], "has changed")
+        spoil(model, weight)
+        program.must("resume", path(run), "--steps", 3)
+        overwrite(run, find_kept(run)[1] + 100, b"damage")
+        ended = program.run("resume", path(run), "--steps", 4)
+        if ended.code != 1 or "wrong checksum" not in ended.err.splitlines()[-1]:
+            problems.append(f"{form}: damage: status {ended.code}: {ended.err[-300:]}")
+        program.must("resume", path(run), "--steps", 4)
+        overwrite(run, find_kept(run)[0], bytes(4096))  # as in a store of an older version
+        program.must("resume", path(run), "--steps", 5)
+        spoil(model, weight)
+        program.must("resume", path(run), "--steps", 6)
+        if program.numbers_of(path(run)) != program.numbers_of(path(whole)):
+            problems.append(f"{form}: other numbers")
+    return problems
 
 
 def two_ranks(*arguments):
@@ -210,5 +266,6 @@ def runs_of_before_go_on():
 
 
 script_test.run(a_step_reads_the_bytes_of_the_plan, numbers_do_not_depend_on_where_the_base_lives,
-                a_killed_run_goes_on_with_the_same_bits, each_rank_holds_its_share_of_the_base, ranks_have_the_numbers_of_stage_0, other_commands_compute_with_the_base,
+                a_killed_run_goes_on_with_the_same_bits, a_resume_takes_over_the_base_on_the_drive,
+                each_rank_holds_its_share_of_the_base, ranks_have_the_numbers_of_stage_0, other_commands_compute_with_the_base,
                 exports_hold_the_weights_as_they_were_loaded, what_does_not_go_is_refused, runs_of_before_go_on)

@@ -29,6 +29,7 @@ MODEL, DATA = os.path.join(SCRATCH, "model"), os.path.join(SCRATCH, "data.txt")
 SHAPE = ("--seq", 16, "--micro-batch", 1, "--batch-tokens", 32, "--threads", 1, "--precision", "fp32",
          "--schedule-steps", 20, "--allow-buffered")
 NVME = ("--place", "grads=host,optimizer=nvme")
+WEIGHTS_AWAY = ("--place", "weights=nvme,grads=nvme,optimizer=nvme")
 found = collections.Counter()
 
 
@@ -63,6 +64,8 @@ LIVES = {
     "another rate": ((1, train(6, "--place", "grads=host,optimizer=host", "--save-every", 3, *JUDGED, 1, *EACH_STEP)),),
     "frozen": ((1, train(3, *NVME, "--freeze", "embedding", *EACH_STEP)), (1, resume(4))),
     "base": ((1, train_from_weights(3, *NVME, "--freeze", "*.mlp.*", *EACH_STEP)), (1, resume(4))),
+    "base on a drive": ((1, train_from_weights(2, *WEIGHTS_AWAY, "--freeze", "*.mlp.*", *EACH_STEP)), (1, resume(3)),
+                        (1, resume(4, *NVME)), (1, resume(5, *WEIGHTS_AWAY))),
     "another form": ((1, train(3, *NVME, *EACH_STEP)), (1, resume(4, *FORM))),
     "group": ((2, train(3, *NVME, *GROUP, *JUDGED, 1, *EACH_STEP)), (2, resume(4))),
     "larger group": ((1, train(2, *NVME, *EACH_STEP)), (2, resume(3, *GROUP)), (2, resume(4, *NO_GROUP))),

@@ -14,6 +14,7 @@
 #define STORE_FILE_NAME "store.spillway"
 enum { STREAMS_BITS = 64 };
 enum { HARNESS_IO_DEPTH = 16, TOKEN_STREAM = 77, EVALUATION_STEP = 1000000, PATH_CHARS = 512, COUNTS_CHARS = 48 };
+#define FROZEN_DIGEST UINT64_C(77) /* of the weights of every test */
 
 static sw_status head_with_infinity(void *context, const struct sw_unit_call *call) {
     struct harness *h = context;
@@ -177,6 +178,7 @@ static sw_status open_engine(struct harness *h) {
                 .loss = loss,
                 .logits = logits,
                 .gather = gather},
+        .frozen_digest = h->spec.resume ? FROZEN_DIGEST : 0,
         .described = true,
     };
     if (h->spec.resume) {
@@ -199,10 +201,12 @@ static sw_status open_engine(struct harness *h) {
             : sw_lora_load(&init);
     if (h->spec.resume) {
         SW_TRY(sw_engine_restore(h->engine));
+        h->frozen_loaded = sw_engine_frozen_grains_to_load(h->engine);
         return sw_engine_load_frozen(h->engine, &load);
     }
     describe(h, &(struct sw_step_result){0});
-    return sw_engine_load(h->engine, &load);
+    SW_TRY(sw_engine_load(h->engine, &load));
+    return h->store != NULL ? sw_engine_keep_frozen(h->engine, FROZEN_DIGEST) : SW_OK;
 }
 
 /* The thread sanitizer does not see how OpenMP's threads wait for each other, so there the lanes are the only threads.

@@ -56,8 +56,9 @@ struct harness {
     struct sw_store *store;
     struct sw_engine *engine;
     struct sw_unit_ops model_ops;
-    int64_t head_calls; /* of training */
-    int64_t first_step; /* the commit's */
+    int64_t head_calls;    /* of training */
+    int64_t first_step;    /* the commit's */
+    int64_t frozen_loaded; /* grains of frozen weights that a resume has loaded */
 };
 
 /* On failure everything is closed. */

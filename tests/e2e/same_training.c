@@ -118,6 +118,16 @@ sw_status same_train(const struct harness_spec *spec, bool ahead, struct same_tr
     return status;
 }
 
+/* Returns the frozen grains of a rank alone that no store keeps. */
+static int64_t frozen_in_memory(const struct harness *harness) {
+    const struct sw_units *units = harness->plan->spec.units;
+    int64_t grains = 0;
+    for (int64_t u = 0; u < units->count; u++)
+        if (harness->plan->placement[u].tier[SW_WEIGHTS] != SW_NVME)
+            grains += units->unit[u].trained_grain;
+    return grains;
+}
+
 sw_status same_train_in_parts(const struct harness_spec *spec, int64_t stop, struct same_trace *trace) {
     struct harness_spec resumed = *spec;
     struct harness harness;
@@ -135,6 +145,9 @@ sw_status same_train_in_parts(const struct harness_spec *spec, int64_t stop, str
     status = harness.first_step == stop
                  ? same_run(&harness, stop + 1, SAME_STEPS, false, trace)
                  : sw_fail(SW_ERR_INTERNAL, "resumed after step %lld", (long long)harness.first_step);
+    if (status == SW_OK && harness.frozen_loaded != frozen_in_memory(&harness))
+        status = sw_fail(SW_ERR_INTERNAL, "a resume loaded %lld frozen grains, and %lld live in memory",
+                         (long long)harness.frozen_loaded, (long long)frozen_in_memory(&harness));
     if (status == SW_OK)
         status = same_finish(&harness, trace);
     harness_close(&harness);
