@@ -1,5 +1,5 @@
-/* Activations, plain and gated, in one pass over memory. The curve is a constant of each kernel; curves and slopes are
- * those of kernels/ref/elementwise.c, in fp32. */
+/* Activations, plain and gated, in one pass over memory. The curve is a constant of each kernel; curves and slopes
+ * follow kernels/ref/elementwise.c, in fp32. */
 #include "kernels/cuda/grid.cuh"
 
 #define SW_GELU_CUBIC 0.044715f

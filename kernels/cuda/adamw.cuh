@@ -11,7 +11,7 @@ extern "C" {
 
 enum { SW_LAUNCH_SPANS = 64 }; /* decay spans that one launch knows; it is given them with its arguments */
 
-/* The elements [first, end) of a call, and the decay factor and step size of each: those of the first span that ends
+/* The elements [first, end) of a call. Decay factor and step size of an element come from the first span that ends
  * after it. */
 struct sw_stretch {
     int64_t first, end;

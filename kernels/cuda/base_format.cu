@@ -49,7 +49,7 @@ static __device__ __forceinline__ float scale_of(const uint8_t *records, int64_t
     return sw_nf4_scale(sw_nf4_scale_level(scales[block]), word_float(last), word_float(last + sizeof(float)));
 }
 
-/* Loads the codes of a vector that lies in one grain. */
+/* Loads the codes of a vector, which is within one grain. */
 template <sw_base_format format>
 static __device__ __forceinline__ void load_whole(const uint8_t *records, int64_t elem,
                                                   uint32_t words[layout_of<format>::words]) {

@@ -1,4 +1,4 @@
-/* The CUDA device's inside: what stands behind a device, and how errors of CUDA become ours. */
+/* Internals of the CUDA device: its state, and the translation of CUDA's errors into ours. */
 #ifndef SW_KERNELS_CUDA_CUDA_H
 #define SW_KERNELS_CUDA_CUDA_H
 

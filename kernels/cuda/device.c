@@ -17,7 +17,7 @@ enum { LEAST_MAJOR = 8 };
 /* Code for products of warpgroups runs on this GPU, and on none before or after it. */
 #define WARPGROUP_ISA "sm_90"
 
-/* Meanings of some errors for the machine, beside CUDA's own names. */
+/* Returns what an error means for this machine, in addition to CUDA's own name. */
 static const char *meaning_of(cudaError_t error) {
     switch (error) {
     case cudaErrorECCUncorrectable: return ": the GPU's memory is damaged, which `nvidia-smi -q -d ECC` shows";
@@ -40,8 +40,8 @@ sw_status sw_cuda_check_lt(cublasStatus_t status, const char *doing) {
     return sw_fail(SW_ERR_DEVICE, "cuBLASLt: %s, while %s", cublasLtGetStatusString(status), doing);
 }
 
-/* CUDA has one error for a driver that is not there and for one that is too old. Only the latter is a failure of what
- * this machine has. */
+/* CUDA has one error for a missing driver and for one that is too old. Only an old driver is a failure of this machine.
+ */
 static sw_status refuse_driver(void) {
     int version = 0;
     if (cudaDriverGetVersion(&version) != cudaSuccess || version == 0)
@@ -190,8 +190,8 @@ int sw_device_gpus(void) {
 
 /* Memory of the GPU, pinned memory of the host, and copies between them. */
 
-/* CUDA clears memory after it has returned, on its default stream, and our streams do not wait for that one: what they
- * were given first would be cleared too. */
+/* CUDA clears memory asynchronously on its default stream, and our streams do not wait for that stream: their first
+ * results could be cleared too. */
 static sw_status clear_now(void *base, int64_t bytes) {
     SW_TRY(sw_cuda_check(cudaMemset(base, 0, (size_t)bytes), "clearing the GPU's memory"));
     return sw_cuda_check(cudaStreamSynchronize(NULL), "clearing the GPU's memory");
@@ -225,7 +225,7 @@ static sw_status take_device(struct sw_memory *memory) {
 #define SW_CUDA_PIN_BYTES SW_GIB
 #endif
 
-/* Returns how many of the `bytes` from `at` on lie in one piece. */
+/* Returns how many of the `bytes` from `at` on are in one piece. */
 static int64_t bytes_in_piece(const void *at, int64_t bytes) {
     return sw_min_i64(bytes, SW_CUDA_PIN_BYTES - (int64_t)((uintptr_t)at % (uintptr_t)SW_CUDA_PIN_BYTES));
 }

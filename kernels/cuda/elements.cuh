@@ -56,7 +56,7 @@ template <> __device__ __forceinline__ uint32_t sw_round_pair<sw_cuda_f16>(float
     return sw_f16_pair(first, second);
 }
 
-enum { SW_ELEMS = 8 }; /* what a thread handles at once: 16 bytes of a 16-bit type */
+enum { SW_ELEMS = 8 }; /* elements that a thread handles at once: 16 bytes of a 16-bit type */
 
 /* Returns, on the host, whether one instruction may load a vector of SW_ELEMS elements from p. */
 static inline bool sw_is_aligned(const void *p) {

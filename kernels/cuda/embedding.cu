@@ -5,7 +5,7 @@
  * ROWS_AT_ONCE of them under way, which bounds how fast a text of one token can be. */
 #include "kernels/cuda/grid.cuh"
 
-/* Returns the number of a row among those of a table that are there, or -1. */
+/* Returns the number of a row within the part of the table that is here, or -1. */
 static __device__ __forceinline__ int64_t row_of(sw_table_part part, int64_t row) {
     const int64_t at = row - part.first;
     return part.rows == 0 || (at >= 0 && at < part.rows) ? at : -1;
@@ -78,7 +78,7 @@ enum {
     BUCKETS = SW_CUDA_BUCKETS,
     STRIP_THREADS = 128, /* 1,024 columns */
     STRIP_WARPS = STRIP_THREADS / SW_WARP,
-    LOOKS = 8, /* tokens that a thread looks at before the block adds what was found */
+    LOOKS = 8, /* tokens that a thread looks at before the block adds the rows that were found */
     WINDOW = LOOKS * STRIP_THREADS,
     ROWS_AT_ONCE = 4, /* rows of d_out under way */
     STRIP_BLOCKS = 5  /* as SW_LEAST_BLOCKS: 96 registers a thread */

@@ -16,7 +16,7 @@ enum {
     BLOCK_VECTORS = 4, /* vectors of a thread, where a tensor's largest magnitude is looked for by single blocks */
     TILE = 64,         /* rows and columns of a tile that a block transposes */
     TILE_WORDS = TILE / WORD_CODES,
-    TILE_PITCH = TILE_WORDS + 1, /* so that neighbouring columns lie in other banks */
+    TILE_PITCH = TILE_WORDS + 1, /* puts neighbouring columns in different banks */
 };
 static_assert(SW_FP8_PARTS % SW_BLOCK_THREADS == 0, "the threads of a block read the parts");
 
@@ -44,7 +44,7 @@ static __device__ __forceinline__ uint32_t vector_largest(const float values[SW_
     return largest;
 }
 
-/* Leaves the largest magnitude of each block's part of a tensor behind the scale. */
+/* Writes the largest magnitude of each block's part of a tensor after the scale. */
 template <typename T>
 static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
     largest_kernel(const T *from, int64_t elems, bool aligned, float *scale) {
@@ -90,7 +90,7 @@ static __device__ __forceinline__ void store_codes(const uint8_t codes[SW_ELEMS]
     ((uint32_t *)(void *)to)[1] = words[1];
 }
 
-/* Where a tensor is encoded: the maxima of so many parts lie behind the scale. */
+/* The place where a tensor is encoded. The maxima of its parts follow the scale. */
 struct encoding {
     sw_fp8 as;
     float *scale;
@@ -114,7 +114,7 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS) encode_kernel(encodin
     store_codes(codes, elems - at, e.aligned, e.codes + at);
 }
 
-/* Encodes a tile and turns it: its codes pass through shared memory, where those of a column follow each other. */
+/* Encodes a tile and transposes it through shared memory, where the codes of a column are contiguous. */
 template <typename T>
 static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
     transpose_kernel(encoding e, const T *from, int64_t rows, int64_t cols) {

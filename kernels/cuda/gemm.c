@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The alignment of operands that cuBLASLt is told: that of tensors of a unit and of rows of areas. */
+/* The alignment of operands that cuBLASLt may assume: tensors of a unit and rows of areas have it. */
 enum { SW_CUDA_OPERAND_ALIGN_BYTES = 64, SW_CUDA_WORKSPACE_ALIGN_BYTES = 256 };
 
 struct sw_cuda_product {
@@ -42,8 +42,8 @@ static bool is_fp8(const struct sw_gemm *shape) {
     return shape->a_as != SW_FP8_NONE;
 }
 
-/* Returns the product that the library is asked for. It multiplies codes only where both operands lie along the inner
- * side, so encoding turns those that do not. */
+/* Returns the product that the library is asked for. It multiplies codes only if both operands are contiguous along the
+ * inner dimension, so encoding transposes the others. */
 static struct sw_gemm asked_for(const struct sw_gemm *shape) {
     struct sw_gemm asked = *shape;
     if (is_fp8(shape)) {
@@ -136,7 +136,7 @@ static sw_status describe_and_choose(struct sw_cuda *cuda, struct sw_cuda_produc
     return status;
 }
 
-/* The parts of the scratch memory of a product in 8 bits, behind the library's workspace. */
+/* The parts of the scratch memory of a product in 8 bits, after the library's workspace. */
 struct codes {
     int64_t a_scale, b_scale, a, b, bytes;
 };
@@ -293,7 +293,7 @@ void sw_cuda_add_gemm(struct sw_device_ops *ops) {
  * heuristic names for a fixed workspace and alignment, measured once, else the first of them. */
 
 enum { MOST_ALGORITHMS = 8, ROUNDS = 3, ROUNDS_OF_LONG = 1 };
-/* A product that takes longer is measured once: what one round is off by is a small share of it. */
+/* A product that takes longer is measured once, because the error of one round is a small share of its time. */
 #define LONG_MS 30.0f
 /* Operands are normal random numbers while algorithms are timed, as a GPU multiplies simple numbers with less power,
  * and so faster. So many are drawn, a prime number so that rows are not alike, and repeated. */
@@ -369,7 +369,8 @@ static void keep(struct sw_gemm_algorithm *algorithm, const cublasLtMatmulHeuris
     read_fields(&found->algo, algorithm->field);
 }
 
-/* The record comes from a file: what the library does not accept, or reads otherwise, is not used. */
+/* Restores a recorded algorithm. The record comes from a file, so one that the library refuses or reads differently is
+ * not used. */
 static bool restore(const struct sw_cuda *cuda, struct sw_cuda_product *p, const struct sw_gemm_algorithm *recorded) {
     struct sw_gemm_algorithm checked = p->algorithm;
     cublasLtMatmulHeuristicResult_t found = {.state = CUBLAS_STATUS_SUCCESS};
@@ -406,7 +407,8 @@ static void close_timing(struct timing *t) {
     (void)cudaGetLastError(); /* a lack of memory has been handled */
 }
 
-/* Fills memory with numbers of a type. Doubles what is there, so that few come from the host. */
+/* Fills memory with numbers of a type. Copies the filled part again and again, so that few numbers come from the host.
+ */
 static bool fill(const struct timing *t, sw_dtype type, int64_t bytes) {
     const int64_t count = sw_min_i64(bytes / sw_dtype_bytes(type), DRAWN_NUMBERS);
     float *drawn = malloc(2 * (size_t)count * sizeof *drawn), *typed = drawn + count;
@@ -424,7 +426,7 @@ static bool fill(const struct timing *t, sw_dtype type, int64_t bytes) {
     return filled;
 }
 
-/* Lays the operands one behind the other; false: there is no room to measure in. */
+/* Places the operands in a row; false: there is no room to measure in. */
 static bool open_timing(struct timing *t, const struct sw_gemm *s) {
     const int64_t in = sw_dtype_bytes(s->in), out = sw_dtype_bytes(s->out);
     const int64_t c_bytes = sw_gemm_c_elems(s) * out;

@@ -13,7 +13,7 @@ enum {
 };
 static_assert(GRAIN_ROUNDS % ROUNDS_AT_ONCE == 0, "a thread's elements come in whole batches");
 
-/* Adds halves pairwise, by the first warp: a lane folds the sums that lie SW_WARP apart, and the lanes fold theirs. */
+/* Adds halves pairwise, by the first warp: a lane folds the sums that are SW_WARP apart, then the lanes fold theirs. */
 static __device__ __forceinline__ double add_halves(const double *partial) {
     double sums[FOLDED];
     SW_UNROLL
@@ -57,7 +57,7 @@ template <typename T> struct reading {
         return sw_widen(from);
     }
 };
-/* Brings what kept gradients in 8 bits stand for. */
+/* Reads kept gradients in 8 bits as the values that they encode. */
 struct reading_8bit {
     typedef float loaded;
     const char *records;

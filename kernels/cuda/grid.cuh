@@ -1,6 +1,6 @@
-/* Kernels that pass over memory once. Elements lie in rows (a flat tensor is one row), and a thread takes several
- * vectors of SW_ELEMS of a row: it loads all of them before it uses the first, so that enough bytes are under way to
- * keep memory busy. No thread divides: the grid says which row and column it has. */
+/* Kernels that pass over memory once. Elements form rows (a flat tensor is one row), and a thread takes several vectors
+ * of SW_ELEMS of a row. It loads all of them before it uses the first, so that enough bytes are in flight to keep
+ * memory busy. No thread divides: the grid gives its row and column. */
 #ifndef SW_KERNELS_CUDA_GRID_CUH
 #define SW_KERNELS_CUDA_GRID_CUH
 
@@ -36,9 +36,9 @@ static inline sw_row_grid sw_row_grid_of(int64_t rows, int64_t threads) {
     return {dim3(sw_blocks(threads, along), y, sw_blocks(grid_rows, y)), dim3(along, block_rows)};
 }
 
-/* Op::VECTORS: vectors of a thread. op.load(row, col, count, aligned, held) brings the vector of `count` elements from
- * column `col` on into an Op::held, of which op.store, with the same arguments, makes results and writes them. With
- * constants for `count` and `aligned` both are free of bounds. */
+/* Op::VECTORS: vectors of a thread. op.load(row, col, count, aligned, held) loads the vector of `count` elements from
+ * column `col` on into an Op::held. op.store takes the same arguments, and writes the results of that Op::held. With
+ * constants for `count` and `aligned` both are free of bounds checks. */
 template <typename Op>
 static __global__ void __launch_bounds__(SW_BLOCK_THREADS, SW_LEAST_BLOCKS)
     sw_rows_kernel(int64_t rows, int64_t cols, Op op, bool aligned) {

@@ -1,5 +1,5 @@
-/* The parts of CUDA beside its plain language that kernels use, in the spelling of nvcc and in that of the emulation by
- * which the tests run every kernel on the host. */
+/* The parts of CUDA that kernels use beyond its plain language: as nvcc spells them, and as the emulation does with
+ * which tests run every kernel on the host. */
 #ifndef SW_KERNELS_CUDA_PLATFORM_CUH
 #define SW_KERNELS_CUDA_PLATFORM_CUH
 
@@ -207,8 +207,8 @@ template <int newest> static inline void sw_wait_copies(void) {
 
 #endif
 
-/* Returns, on the host, whether a multiprocessor of the current GPU has shared memory for two blocks of so many bytes
- * and what CUDA itself takes for each. */
+/* Tells, on the host, whether a multiprocessor of the current GPU has shared memory for two blocks of so many bytes,
+ * including the part that CUDA itself takes for each. */
 static inline bool sw_two_blocks_fit(size_t bytes) {
     int gpu = 0, all = 0, of_cuda = 0;
     (void)cudaGetDevice(&gpu);

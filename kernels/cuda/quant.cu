@@ -29,8 +29,8 @@ static __device__ __forceinline__ lane_place place_of(void) {
     return {elem / SW_GRAIN_ELEMS, (int)(elem % SW_GRAIN_ELEMS / SW_QUANT_BLOCK_ELEMS), (int)(elem % SW_GRAIN_ELEMS)};
 }
 
-/* Returns the bits of the block's largest magnitude, which is that of a NaN where there is one: without their signs,
- * floats are ordered as their bits are. */
+/* Returns the bits of the block's largest magnitude; a NaN counts as the largest. Without their signs, floats have the
+ * order of their bits. */
 static __device__ __forceinline__ uint32_t largest_bits(const float values[SW_ELEMS]) {
     uint32_t largest = 0;
     for (int i = 0; i < SW_ELEMS; i++) {
@@ -55,7 +55,8 @@ template <sw_quant quant> static __device__ __forceinline__ float scale_of(uint3
     return scale < most_scale ? scale : most_scale;
 }
 
-/* Returns the nearest integer, ties to even, in the low bits: what is added leaves no bits for a fraction. */
+/* Returns the nearest integer, ties to even, in the low bits: the number that is added leaves no bits for a fraction.
+ */
 static __device__ __forceinline__ uint32_t rounded(float value) {
     return sw_float_bits(value + 0x1.8p23f);
 }

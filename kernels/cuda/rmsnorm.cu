@@ -1,4 +1,4 @@
-/* Root-mean-square norms, made like layernorm.cu, with rows that may lie in groups. */
+/* Root-mean-square norms, made like layernorm.cu, with rows that may be grouped. */
 #include "kernels/cuda/columns.cuh"
 #include "kernels/cuda/rows.cuh"
 

@@ -2,8 +2,8 @@
 #include "kernels/cuda/grid.cuh"
 
 namespace {
-/* A row is a token, and its columns are the first halves of all heads side by side, each of `padded` columns: whole
- * vectors, of which the last may have fewer than SW_ELEMS pairs. */
+/* A row is a token, and its columns are the first halves of all heads in a row, each of `padded` columns. These
+ * are whole vectors, and the last one may have fewer than SW_ELEMS pairs. */
 template <typename T> struct rotating {
     enum { VECTORS = 1 };
     struct held {

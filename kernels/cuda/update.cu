@@ -5,8 +5,8 @@ extern "C" {
 }
 
 namespace {
-/* The grains of fp32 moments of a call: those of fp32 state, the wide grains of narrow state, and for a step that is
- * skipped those whose moments do not matter. */
+/* A call's grains with fp32 moments: all grains of fp32 state, the wide grains of narrow state, and in a skipped step
+ * any grain, because its moments do not matter. */
 struct update {
     struct sw_adamw_scalars scalars;
     bool skip, aligned;
@@ -21,13 +21,13 @@ static __device__ __forceinline__ int in_grain(int64_t at) {
 }
 static_assert((SW_GRAIN_ELEMS & (SW_GRAIN_ELEMS - 1)) == 0, "a grain's elements are counted by the low bits");
 
-/* Returns the address of a vector's master weights in the optimizer state; the two moments lie one and two planes on.
+/* Returns the address of a vector's master weights in the optimizer state; the two moments are one and two planes on.
  */
 static __device__ __forceinline__ float *record_at(const update &u, int64_t at) {
     return (float *)(u.records + at / SW_GRAIN_ELEMS * u.record_bytes) + in_grain(at);
 }
 
-/* Updates a whole vector that lies in one span and in aligned memory, as all but a few of a call do. */
+/* Updates a whole vector that is in one span and in aligned memory, as nearly all vectors of a call are. */
 template <typename T>
 static __device__ __forceinline__ void update_whole(const update &u, float decay_factor, float minus_step_size,
                                                     int64_t at, const sw_gradients<T> &grads, T *weights) {

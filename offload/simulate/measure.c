@@ -87,8 +87,8 @@ static void close_bench(struct bench *bench) {
         sw_memory_close(bench->memory[i]);
 }
 
-/* Runs a function over all chunks in some rounds and returns the best rate: rounds are short, and what else a machine
- * does in such a moment says nothing about a step. */
+/* Runs a function over all chunks in some rounds and returns the best rate: rounds are short, and other work of the
+ * machine in such a moment says nothing about a step. */
 static sw_status rate_of(struct bench *bench, chunk_function run, int64_t chunk_bytes, struct sw_rate *out) {
     *out = (struct sw_rate){0};
     for (int round = -1; round < ROUNDS; round++) {
@@ -205,9 +205,10 @@ sw_status sw_measure_accumulators(struct sw_device *device, const struct sw_meas
     return status;
 }
 
-/* Measures what a handover between lanes costs: two threads wake each other in turn, as lanes do, and each runs an op
- * on threads that have gone to sleep meanwhile; and what it costs an op that only wakes another thread. The same ops by
- * one thread take so much less. Where a device queues ops, measures how fast they follow each other. */
+/* Measures the cost of a handover between lanes: two threads wake each other in turn, as lanes do, and each runs an op
+ * on threads that have gone to sleep meanwhile. Also measures the cost for an op that only wakes another thread. The
+ * cost is the time beyond that of the same ops on one thread. If a device queues ops, measures how fast they follow
+ * each other. */
 
 enum { TURNS = 200, PLAYERS = 2, MESSAGE_CHARS = 512 };
 
@@ -305,7 +306,7 @@ static sw_status play_both(struct player player[PLAYERS], bool leads, double *ou
     return status;
 }
 
-/* Runs the ops of all turns on this thread alone. */
+/* Runs the ops of all turns on this thread. */
 static sw_status play_alone(const struct player player[PLAYERS], double *out_op_s) {
     const int64_t start_ns = sw_now_ns();
     for (int i = 0; i < PLAYERS * TURNS; i++)
@@ -485,8 +486,8 @@ static sw_status measure_latency(struct pass pass, double *out_s) {
     return SW_OK;
 }
 
-/* Returns by which factor each direction is slower while both run, so that reading and writing as many bytes takes as
- * long as it does: both until one direction is done, then the other alone. */
+/* Returns the factor by which each direction is slower while both run. It gives a read and a write of so many bytes the
+ * measured time: both directions run until one is done, then the other runs by itself. */
 static double slowdown_of(double read, double write, double both_read, double both_write) {
     const double shorter_s = fmin(1.0 / read, 1.0 / write), longer_s = fmax(1.0 / read, 1.0 / write);
     const double together_s = fmin(1.0 / both_read, 1.0 / both_write);

@@ -1,7 +1,7 @@
-/* Measures what this machine does, each thing alone, for the simulator and for the benches. Everything is measured as
+/* Measures the rates of this machine, one at a time, for the simulator and for the benches. Everything is measured as
  * the engine does it: in arenas, by chunks of the same size, through the same device and store. A rate is the best or
- * the median of a few rounds, and all of them take a second or two. Calls belong to one thread and allocate what they
- * measure with for their duration. */
+ * the median of a few rounds, and all of them take a second or two. Calls belong to one thread and allocate their
+ * memory only for their duration. */
 #ifndef SW_OFFLOAD_SIMULATE_MEASURE_H
 #define SW_OFFLOAD_SIMULATE_MEASURE_H
 
@@ -33,7 +33,7 @@ sw_status sw_measure_accumulators(struct sw_device *device, const struct sw_meas
                                   struct sw_rate *out_finish, struct sw_rate *out_zero);
 
 /* Measures a store that is made for it in the directories, of SW_MEASURE_STORE_BYTES a generation over all of them. Its
- * files have no name, so that nothing is left of it. */
+ * files have no name, so nothing remains. */
 #define SW_MEASURE_STORE_BYTES (INT64_C(256) << 20)
 struct sw_store_rates {
     struct sw_rate read, write;
@@ -44,8 +44,8 @@ struct sw_store_rates {
 sw_status sw_measure_store(const char *const *directories, int directory_count, bool allow_buffered, int depth,
                            const struct sw_measure_shape *shape, struct sw_store_rates *out);
 
-/* Measures how much longer than alone a chunk's update takes when another lane's thread must wake the thread that runs
- * it, and when it follows another and wakes a thread at its end. */
+/* Measures how much longer a chunk's update takes when another lane's thread must wake the thread that runs it, and
+ * when it follows another update and wakes a thread at its end. */
 sw_status sw_measure_handover(struct sw_device *device, const struct sw_measure_shape *shape, double *out_waited_s,
                               double *out_s);
 
@@ -53,8 +53,8 @@ sw_status sw_measure_handover(struct sw_device *device, const struct sw_measure_
  * sets around it. */
 sw_status sw_measure_queued(struct sw_device *device, double *out_s);
 
-/* Returns the share of their usual time and memory that measurements take: 1, or less where SW_MEASURE_SHARE in the
- * environment says so. Rates are then coarse; tests that need some rates and no good ones are fast. */
+/* Returns the share of their usual time and memory that measurements take: 1, or less if SW_MEASURE_SHARE in the
+ * environment says so. Rates are then coarse: tests that need any rates use it to be fast. */
 double sw_measure_share(void);
 
 /* Returns the median of some values, and sorts them. */

@@ -82,8 +82,8 @@ void sw_measure_comm_close(struct sw_measure_comm *measure) {
     free(measure);
 }
 
-/* Ends a collective as the engine does: a device's follow each other without the host, which waits for a round's last.
- */
+/* Ends a collective as the engine does: collectives of a device follow each other without the host, which waits for the
+ * last of a round. */
 static sw_status end_collective(struct sw_measure_comm *measure, struct sw_comm_request *request) {
     struct sw_comm_left left;
     if (++measure->begun % measure->times == 0 || !measure->queues)
@@ -159,7 +159,7 @@ sw_status sw_measure_reduce(struct sw_measure_comm *measure, int64_t bytes, stru
     return rate_of(measure, reduce, bytes, measure->bounds_bytes[ranks] - share_bytes(measure, ranks - 1), out);
 }
 
-/* Measures the collectives of a scope, which the ranks of all scopes have at once. */
+/* Measures the collectives of a scope, which the ranks of all scopes run at once. */
 static sw_status measure_scope(struct sw_measure_comm *measure, sw_comm_scope scope, struct sw_scope_rates *out) {
     struct sw_together least;
     measure->scope = scope;
@@ -171,7 +171,7 @@ static sw_status measure_scope(struct sw_measure_comm *measure, sw_comm_scope sc
     return SW_OK;
 }
 
-/* Tells whether there are nodes with several ranks each, as the rates of groups need them. */
+/* Tells whether there are nodes with several ranks each, which the rates of groups need. */
 static bool has_nodes(const struct sw_comm_nodes *nodes) {
     return nodes->nodes > 1 && nodes->ranks > 1 && nodes->even && nodes->in_order;
 }

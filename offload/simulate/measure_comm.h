@@ -1,6 +1,6 @@
-/* Measures the ranks' collectives as the engine uses them: in memory of the device, one request at a time, this rank's
- * share of a gather lying apart. All ranks make the same calls at once, on an idle comm that has its staging memory,
- * and get the same numbers: those of the slowest rank. */
+/* Measures the ranks' collectives as the engine uses them: in memory of the device, one request at a time, with this
+ * rank's share of a gather in a buffer of its own. All ranks make the same calls at once, on an idle comm that has its
+ * staging memory, and get the same numbers, which come from the slowest rank. */
 #ifndef SW_OFFLOAD_SIMULATE_MEASURE_COMM_H
 #define SW_OFFLOAD_SIMULATE_MEASURE_COMM_H
 
@@ -30,8 +30,8 @@ void sw_measure_comm_close(struct sw_measure_comm *measure);
 sw_status sw_measure_gather(struct sw_measure_comm *measure, int64_t bytes, struct sw_rate *out);
 sw_status sw_measure_reduce(struct sw_measure_comm *measure, int64_t bytes, struct sw_rate *out);
 
-/* Measures rates->gather, reduce and comm_latency_s, in about a second, and rates->in_node where every node has as many
- * ranks, which are several neighbours; elsewhere it becomes 0. A rank alone measures nothing. */
+/* Measures rates->gather, reduce and comm_latency_s, in about a second, and rates->in_node if every node has the same
+ * number of neighbouring ranks, more than one; otherwise in_node becomes 0. A single rank measures nothing. */
 sw_status sw_measure_comm_rates(struct sw_comm *comm, struct sw_device *device, sw_dtype type, struct sw_rates *rates);
 
 #endif

@@ -5,14 +5,14 @@
 #include <float.h>
 #include <math.h>
 
-/* Ranks that have a collective together, and the nodes on which they are. levels: every node has as many, so that they
- * gather in two levels. */
+/* Ranks that have a collective together, and the nodes on which they are. levels: every node has equally many of them,
+ * so they gather in two levels. */
 struct members {
     int64_t ranks, nodes;
     bool levels;
 };
 
-/* The shares that a rank gives to others of its node and to those of other nodes. */
+/* The shares that a rank gives to other ranks of its node and to ranks of other nodes. */
 struct given {
     double within, between;
 };
@@ -22,7 +22,7 @@ static struct given gathered(struct members members) {
     return (struct given){ranks - nodes, nodes - 1.0};
 }
 
-/* Returns the shares where every rank sends to every other. */
+/* Returns the shares if every rank sends to every other. */
 static struct given straight(struct members members) {
     const double ranks = (double)members.ranks, near = ranks / (double)members.nodes;
     return (struct given){near - 1.0, ranks - near};
@@ -34,7 +34,7 @@ static double rate_over(struct given given, double link_bytes_per_s, double netw
     return fmax(DBL_MIN, (given.within + given.between) / fmax(within_s, between_s));
 }
 
-/* Returns the rates of these ranks. links: those of one node, whose latency is the base of any collective. */
+/* Returns the rates of these ranks. links: the rates within one node, whose latency is the base of any collective. */
 static struct sw_scope_rates rates_over(const struct sw_node *node, struct members members,
                                         const struct sw_scope_rates *links) {
     struct sw_scope_rates rates = *links;
@@ -82,7 +82,7 @@ void sw_rates_over_nodes(const struct sw_node *node, const struct sw_node_ranks 
         add_groups(node, job, &links, rates);
 }
 
-/* Returns the rate between nodes by which a measured collective would be bound by them. */
+/* Returns the rate between nodes at which they would bound a measured collective. */
 static double rate_between(struct given given, struct sw_rate measured) {
     return given.between / (given.within + given.between) * measured.bytes_per_s;
 }

@@ -6,12 +6,12 @@
  * collective: (n-1)/n of the whole, as ZeRO counts it (Rajbhandari et al., SC20, section 7). Both levels work at once
  * on different shares, so the slower one is the time of the bytes.
  *
- * A described machine's reductions are priced alike, as those of a library are: the program's own have one level,
- * because the order of their sums is that of the ranks, and send (n-n/m) s bytes over the network. Where groups and
- * nodes do not hold each other wholly, gathers do so too, and both are priced so.
+ * A described machine's reductions are priced like gathers, as a library does them. The program's own reductions have
+ * one level, because they sum in the order of ranks, and send (n-n/m) s bytes over the network. If neither groups nor
+ * nodes contain the other whole, gathers have one level too, and both are priced by it.
  *
- * The latency is that of NCCL's ring (ncclTopoTuneModel of NCCL's src/graph/tuning.cc): the base of any collective, and
- * n-1 hops, of which m-1 are between nodes:
+ * The latency is the one of NCCL's ring (ncclTopoTuneModel of NCCL's src/graph/tuning.cc): the base of any collective,
+ * and n-1 hops, of which m-1 are between nodes:
  *
  *     time = base + (n-m) hop + (m-1) network_hop + max(bytes within the node / rate, bytes between / network_rate)
  *
@@ -32,25 +32,25 @@
 struct sw_node {
     int64_t devices;            /* GPUs of a node; 0: not known, and ranks are linked as within one node */
     double hop_s;               /* from one rank to the next within a node */
-    double network_bytes_per_s; /* what each GPU sends to other nodes while all GPUs of its node do */
+    double network_bytes_per_s; /* bytes a second that each GPU sends to other nodes while all GPUs of its node send */
     double network_hop_s;       /* from one rank to the next in another node */
 };
 
-/* Where the ranks of a job are. */
+/* The nodes and groups of a job's ranks. */
 struct sw_node_ranks {
     int64_t ranks, nodes; /* nodes divides ranks */
-    int64_t tensor_ranks; /* ranks of a tensor group; 0 or 1: there are no groups, and the fields below count not */
+    int64_t tensor_ranks; /* ranks of a tensor group; 0 or 1: there are no groups, and the fields below do not count */
     int64_t tensor_node_ranks; /* the fewest ranks that a tensor group has on a node, at least 1 */
     int64_t data_node_ranks;   /* ranks of a node with the same part of every layer, at least 1 */
 };
 
-/* Makes the rates of collectives, which are of one node, those of a job. Adds the rates within nodes and, where there
- * are tensor groups, those of groups. */
+/* Turns the rates of collectives of one node into those of a job. Adds the rates within nodes and, if there are tensor
+ * groups, the rates of groups. */
 void sw_rates_over_nodes(const struct sw_node *node, const struct sw_node_ranks *job, struct sw_rates *rates);
 
-/* Adds to measured rates, those of all ranks and of a node's, the rates between nodes and, where there are tensor
- * groups, those of groups. The network is as fast as the faster of a gather and a reduction needs it to be, each by the
- * bytes above. Does nothing where rates->in_node was not measured. */
+/* Adds to the measured rates (of all ranks, and of the ranks of a node) the rates between nodes and, if there are
+ * tensor groups, the rates of groups. The network is as fast as the faster of a gather and a reduction needs it to be,
+ * each by the bytes above. Does nothing where rates->in_node was not measured. */
 void sw_rates_over_measured_nodes(const struct sw_node_ranks *job, struct sw_rates *rates);
 
 #endif

@@ -9,9 +9,10 @@
 
 /* The most ops that all programs of a plan have together, in ops of one step. */
 enum { STEPS_OF_PROGRAMS = 4, STEPS_WITH_SPECULATION = 10 };
-/* The accesses of a usual op. Ops of many ranks have more and take as much longer, so they count as several. */
+/* The accesses of a usual op. Ops of many ranks have more accesses and take longer in proportion, so they count as
+ * several. */
 enum { ACCESSES_OF_OP = 4 };
-/* The op count at which a bound gives up: such a plan has too many ops by far, and going on takes seconds. */
+/* The op count at which a bound gives up: such a plan has far too many ops, and going on takes seconds. */
 enum { MOST_BOUNDED = SW_PLAN_MOST_OPS / 2 };
 
 struct bounding {

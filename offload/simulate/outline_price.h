@@ -5,7 +5,7 @@
 
 #include "offload/simulate/simulate.h"
 
-/* Lower bounds of a step's time: its lanes are busy for so long even where none waits for another. */
+/* Lower bounds of a step's time: its lanes are busy for so long even if none waits for another. */
 struct sw_step_bound {
     double step_s;   /* time of the busiest lane */
     double others_s; /* time of the busiest lane but the update lane */

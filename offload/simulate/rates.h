@@ -1,5 +1,5 @@
-/* The rates of a machine, each measured alone, with which the simulator prices a plan. measure.h measures them but for
- * those of a model's units, which come from whoever has the units' arithmetic. */
+/* The rates of a machine, each measured by itself, with which the simulator prices a plan. measure.h measures all of
+ * them except the times of a model's units, which come from the caller that has the units' arithmetic. */
 #ifndef SW_OFFLOAD_SIMULATE_RATES_H
 #define SW_OFFLOAD_SIMULATE_RATES_H
 
@@ -21,8 +21,7 @@ struct sw_scope_rates {
 /* The times of a unit's arithmetic, of one micro-batch. */
 struct sw_unit_seconds {
     double forward_s, backward_s; /* the head's backward is its whole op: loss and gradients */
-    double recompute_s, derive_s; /* by which a backward pass is longer that computes all its intermediates again, or
-                                     the derived ones */
+    double recompute_s, derive_s; /* extra backward time to recompute all intermediates, or the derived ones */
     double last_product_s, first_product_s; /* the part of backward_s that the gradients of the weights of a block's
                                                last and first product take, which in a tensor group are ops */
 };
@@ -33,10 +32,10 @@ struct sw_rates {
     struct sw_rate upload, download;
     struct sw_rate update; /* updates on the host, by their memory traffic: bytes of SW_OP_UPDATE_ON_HOST */
     struct sw_rate update_bf16,
-        update_8bit;                 /* the same of narrow state; bytes_per_s 0: as long as fp32's a parameter */
+        update_8bit; /* updates of narrow state on the host; bytes_per_s 0: as long per parameter as fp32 state */
     struct sw_rate update_on_device; /* updates on the device, by their memory traffic */
     struct sw_rate finish, zero;     /* rounding accumulators to gradients, by op bytes; clearing them, by theirs */
-    struct sw_rate read, write;      /* the store, each direction alone */
+    struct sw_rate read, write;      /* the store, each direction by itself */
     double read_write_slowdown;      /* factor of each direction's time while both run: 1 full duplex, 2 half duplex */
     double io_latency_s;             /* first transfer of an idle lane */
     double commit_s;
@@ -45,14 +44,14 @@ struct sw_rates {
     double comm_latency_s;            /* a collective of all ranks that moves next to nothing */
     struct sw_scope_rates in_node;    /* collectives among the ranks of one node */
     struct sw_scope_rates among_data; /* collectives among the ranks with the same part of every layer */
-    /* Exchanges of a tensor group. gather and reduce count the bytes that stay within a node; those that leave it take
-     * between_bytes_per_s. */
+    /* Exchanges of a tensor group. gather and reduce count the bytes that stay within a node; bytes that leave the node
+     * move at between_bytes_per_s. */
     struct sw_scope_rates in_group;
-    double between_bytes_per_s; /* what a rank gives to those of other nodes; 0: all are as near */
+    double between_bytes_per_s; /* rate of bytes from a rank to ranks of other nodes; 0: all ranks are equally near */
     double op_s;                /* from the end of an op to the start of one that waited for it */
-    double queued_op_s;         /* the same of an op that follows another: queued by a GPU, or on a CPU's lane */
+    double queued_op_s; /* time from the end of an op to the start of the next: queued by a GPU, or on a CPU's lane */
     const struct sw_unit_seconds *units; /* one entry per unit */
-    bool frozen_left_out;                /* these are of a model whose frozen tensors got no gradients */
+    bool frozen_left_out;                /* the unit times are of a model whose frozen tensors got no gradients */
 };
 
 #endif

@@ -8,30 +8,30 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The part of a step that a change must save to be worth it: rates are not known more closely. */
+/* The share of a step that a change must save to be worth it: rates are not known more precisely. */
 #define SW_SEARCH_LEAST_SAVED 0.005
 
 /* About how many ops of plans one round of placing updates may simulate. */
 enum { SW_SEARCH_MOST_UPDATE_OPS = 1500000 };
 
-/* A candidate: all that makes a plan beside what the specification fixes. */
+/* A candidate: every choice of a plan that the specification leaves open. */
 struct sw_candidate {
     bool *streams; /* one entry per unit: its update runs on the device */
     struct sw_rise_order rises;
 };
 
-/* Prices of plans that were tried, by a hash of what they do, so that none is simulated twice. */
+/* Prices of plans that were tried, by a hash of the plan, so that none is simulated twice. */
 struct sw_seen {
     uint64_t hash; /* 0: a free entry */
-    double step_s; /* a lower bound where it is not exact */
+    double step_s; /* a lower bound if it is not exact */
     bool exact;
 };
 
-/* The search within one group size, which is that of the specification. */
+/* The search within one group size, that of the specification. */
 struct sw_search {
     struct sw_plan_spec spec; /* its update_on_device and rises are those of `next` */
     const struct sw_rates *rates;
-    struct sw_candidate next; /* what is tried next */
+    struct sw_candidate next; /* the candidate to try next */
     struct sw_candidate best; /* the candidate of `plan` */
     struct sw_plan *plan;     /* the cheapest so far of this climb; NULL: none yet */
     double best_s;
@@ -41,7 +41,7 @@ struct sw_search {
     int64_t most_ops;         /* the search ends when it has simulated so many */
 };
 
-/* Searches what rises first and how far, from the best so far, until no change gains. */
+/* Searches the order and the extent of rises, from the best so far, until no change gains. */
 struct sw_climb {
     bool orders_first; /* changes of the order come before those of shares, which leads to other summits */
     bool pairs;        /* also by changes of two things at a time */
@@ -130,7 +130,7 @@ static sw_status price(struct sw_search *s, const struct sw_plan *plan, bool alw
     return SW_OK;
 }
 
-/* Prices a plan, or finds its price where it was tried before. */
+/* Prices a plan, or finds its price if it was tried before. */
 static sw_status find_price(struct sw_search *s, const struct sw_plan *plan, bool always, double *out_s) {
     const uint64_t hash = sw_plan_hash(plan);
     struct sw_seen *entry = entry_of(s, hash), none;
@@ -163,8 +163,8 @@ static bool wastes_memory(struct sw_search *s, const struct sw_plan *plan) {
     return more > 0 && plan->tier_bytes[SW_HOST] + more <= plan->spec.budget_bytes[SW_HOST];
 }
 
-/* Outlines and prices `next` and keeps it where it is the cheapest. *out_s is infinite where it does not fit, and,
- * unless it is to be priced `always`, where it cannot be the cheapest. */
+/* Outlines and prices `next` and keeps it if it is the cheapest. *out_s is infinite if it does not fit, or, unless it
+ * is to be priced `always`, if it cannot be the cheapest. */
 static sw_status search_try(struct sw_search *s, bool always, double *out_s) {
     struct sw_plan *plan;
     *out_s = INFINITY;
@@ -183,7 +183,7 @@ static sw_status search_try(struct sw_search *s, bool always, double *out_s) {
     return status;
 }
 
-/* Begins a climb anew from a candidate, which replaces the best; where it does not fit, there is none. */
+/* Begins a climb anew from a candidate, which replaces the best; if it does not fit, there is no best. */
 static sw_status search_take(struct sw_search *s, const struct sw_candidate *candidate) {
     double step_s;
     sw_plan_destroy(s->plan);
@@ -253,8 +253,8 @@ static sw_status search_updates(struct sw_search *s) {
     return try_runs(s, most_ops);
 }
 
-/* Searches what rises first, and how far: from the best so far, changes of one thing at a time, until none is cheaper.
- */
+/* Searches the order and the extent of rises: from the best so far, changes of one thing at a time, until none is
+ * cheaper. */
 
 /* The parts of a share that pairs of changes give up. */
 enum { PARTS = 2 };
@@ -307,7 +307,7 @@ static sw_status try_orders(struct sw_search *s, bool *out_better) {
     return SW_OK;
 }
 
-/* Tries to give the room of some units of one rise to another, which alone may gain nothing. */
+/* Tries to give the room of some units of one rise to another; either change by itself may gain nothing. */
 static sw_status try_pairs(struct sw_search *s, bool *out_better) {
     for (int less = 0; less < SW_RISES; less++)
         for (int first = 0; first < SW_RISES; first++)
@@ -425,7 +425,7 @@ static sw_status climb_from(struct sw_search *s, int start, bool updates, struct
     return SW_OK;
 }
 
-/* Sets the updates of the candidate that is tried next: those of the best, or all on one side. */
+/* Sets the updates of the candidate to try next: as in the best, or all on one side. */
 static void set_side(struct sw_search *s, const struct summit *best, int side) {
     search_copy(s, &best->candidate, &s->next);
     for (int64_t u = 0; side != AS_THE_BEST && u < s->spec.units->count; u++)
@@ -446,7 +446,7 @@ static sw_status climb_all(struct sw_search *s, bool updates, struct summit *bes
     return search_take(s, &best->candidate);
 }
 
-/* Searches the placement, and the updates again where it has changed. */
+/* Searches the placement, and again the updates if the placement has changed. */
 static sw_status place_states(struct sw_search *s, bool updates, struct found *out) {
     struct summit best = {.step_s = s->best_s};
     out->placement = (struct sw_placement_price){.known = true, .usual_s = s->best_s};
@@ -475,7 +475,7 @@ static sw_status search_all(struct sw_search *s, const struct sw_search_open *op
     return SW_OK;
 }
 
-/* Makes the outline of this rank, as the search was that of rank 0's. */
+/* Makes the outline of this rank; the search was about rank 0's. */
 static sw_status take_own(struct sw_search *s, int rank) {
     struct sw_plan *own;
     search_copy(s, &s->best, &s->next);
@@ -558,7 +558,7 @@ static double busiest_other_lane(const struct sw_simulation *step) {
 }
 
 /* Tells whether a group can neither be the cheapest as it is nor be worth a search (next_to_search), because one lane
- * alone takes too long, or its plan would have too many ops. */
+ * takes too long, or its plan would have too many ops. */
 static sw_status rule_out(const struct choice *c, const struct sw_plan *plan, struct sw_group_price *price, bool *out) {
     const struct sw_step_bound enough = {.step_s = c->nearest_s * (1.0 + MOST_MADE_UP),
                                          .others_s = c->nearest_s * (1.0 - SW_SEARCH_LEAST_SAVED)};

@@ -1,10 +1,9 @@
 /* Searches for the plan with the least simulated step: how many micro-batches pass through a unit before the next,
- * where updates run, and which states have the fast tiers. The bits of a step are the same for every choice.
+ * where updates run, and which states get the fast tiers. The bits of a step are the same for every choice.
  *
- * Updates: the host's cores read and write the optimizer where it lives; the device is faster, but the optimizer then
- * crosses the link both ways, unless it lives there. Placement: what rises first, and how far
- * (offload/plan/placement.h). Plans are outlined, bounded by what each lane has to do, and simulated if they may win.
- */
+ * Updates: the host's cores read and write the optimizer where it lives; the device is faster, but the optimizer
+ * then crosses the link both ways, unless it lives there. Placement: what rises first, and how far
+ * (offload/plan/placement.h). Plans are outlined, bounded by the work of each lane, and simulated if they may win. */
 #ifndef SW_OFFLOAD_SIMULATE_SEARCH_H
 #define SW_OFFLOAD_SIMULATE_SEARCH_H
 
@@ -14,8 +13,8 @@
 /* The most group sizes that are tried. */
 enum { SW_SEARCH_MOST_GROUPS = 34 };
 
-/* About how many ops of plans a search simulates: a few seconds' work, or less than one where many plans are asked for.
- */
+/* About how many ops of plans a search simulates: a few seconds' work, or less than one second if many plans are asked
+ * for. */
 enum { SW_SEARCH_OPS = 9000000, SW_SEARCH_QUICK_OPS = 1500000 };
 
 /* The choices that are open. */
@@ -35,7 +34,7 @@ struct sw_group_price {
     double step_s;   /* with updates on the host; infinite if the group is ruled out, too */
     double least_s;  /* a lower bound for any place of the updates; set with step_s */
     double bound_s;  /* a lower bound of the step that rules the group out; infinite if it is not ruled out */
-    double chosen_s; /* with everything that is open where it is cheapest; infinite if that was not searched */
+    double chosen_s; /* with the cheapest choice of everything that is open; infinite if that was not searched */
     bool searched;   /* chosen_s was searched */
     bool too_long;   /* ruled out: its plan would have more ops than SW_PLAN_MOST_OPS */
 };
@@ -44,7 +43,7 @@ struct sw_group_price {
 struct sw_update_prices {
     bool known;      /* there was a choice, and it was priced; else all are 0 */
     double host_s;   /* every update on the host, except where the optimizer lives on the device */
-    double device_s; /* every update on the device; infinite where its chunks do not fit there */
+    double device_s; /* every update on the device; infinite if its chunks do not fit there */
     double chosen_s; /* the plan that was chosen */
 };
 
@@ -53,7 +52,7 @@ struct sw_placement_price {
     bool known;               /* there was a choice, and it was priced; else all are 0 */
     double usual_s;           /* a step with the usual order of rises */
     double chosen_s;          /* the plan that was chosen */
-    int64_t tried, simulated; /* different plans, and those of them that no bound ruled out */
+    int64_t tried, simulated; /* different plans that were tried, and how many of them no bound ruled out */
 };
 
 struct sw_search_prices {
@@ -65,7 +64,7 @@ struct sw_search_prices {
 
 /* Tells whether some unit's update can run on either side. */
 bool sw_plan_has_update_choice(const struct sw_plan *plan);
-/* Tells whether the budgets left something out of the fastest tier whose place is open. */
+/* Tells whether the budgets keep some state whose tier is open out of the fastest tier. */
 bool sw_plan_has_placement_choice(const struct sw_plan *plan);
 
 /* Does the same as sw_plan_outline with the cheapest of everything that is open. */

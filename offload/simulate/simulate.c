@@ -16,13 +16,13 @@ static_assert((int)STEPS == (int)SW_SIMULATE_MOST_STEPS, "times of all steps hav
 /* The longest time simulated: rates that lead beyond it are mistaken, and times must fit a trace. */
 #define LONGEST_S 1e9
 
-/* Rounding leaves so much of an op that has ended. */
+/* The part of an op that rounding may leave when it has ended. */
 #define NEGLIGIBLE 1e-9
 
 /* The most cores that a measurement of one busy thread may count. */
 #define ONE_CORE 1.05
 
-/* The price of an op alone: its time, and what it uses meanwhile. */
+/* The price of an op by itself: its time, and the resources that it uses meanwhile. */
 struct price {
     double seconds;
     double cores; /* part of all cores, from 0 to 1 */
@@ -31,7 +31,7 @@ struct price {
     bool skipped; /* a redo that is not needed */
 };
 
-/* The prices of ops depend on this beside the op itself. */
+/* The price of an op depends on this as well as on the op. */
 struct pricing {
     const struct sw_plan *plan;
     const struct sw_rates *rates;
@@ -41,7 +41,7 @@ struct pricing {
 /* An op in the order of its lane. A step runs several times and an op has one of two prices, so both are known before.
  */
 struct timed_op {
-    double seconds[2]; /* alone, its handover included: on a lane that was busy before, and on one that was idle */
+    double seconds[2]; /* time by itself, handover included: on a lane that was busy before, and on one that was idle */
     double cores;
     int32_t first_wait;
     int8_t wait_count;
@@ -59,7 +59,7 @@ struct lane_state {
     double started_s;        /* of the running op */
 };
 
-/* Seconds since the beginning: the clock, and what was busy for how long. */
+/* Seconds since the beginning: the clock, and the busy times of lanes, cores and drive. */
 struct totals {
     double now, cores, drive, lane[SW_LANES];
 };
@@ -83,8 +83,8 @@ struct snapshot {
     unsigned running, idle; /* idle: lanes that have waited before they begin an op now */
 };
 
-/* Lanes are bits of the sets. An op that may not start is looked at again only when what it waits for has happened:
- * `awaiting` and `held` say which lanes that concerns. */
+/* Lanes are bits of the sets. An op that may not start is looked at again only when the event that it waits for has
+ * happened: `awaiting` and `held` say which lanes that concerns. */
 struct simulator {
     const struct sw_program *program;
     const struct sw_rates *rates;
@@ -94,11 +94,11 @@ struct simulator {
     int64_t steps_done;
     struct totals total, before, after; /* totals so far, and at both ends of the steps that answer */
     struct lane_state lane[SW_LANES];
-    double left_s[SW_LANES];       /* seconds that the running op still takes alone; infinite: none runs */
-    double negligible_s[SW_LANES]; /* what rounding leaves of an op that has ended */
+    double left_s[SW_LANES];       /* seconds that the running op still takes at full speed; infinite: none runs */
+    double negligible_s[SW_LANES]; /* rest of an op that counts as rounding: the op has ended */
     unsigned active;               /* lanes that have ops, as most programs leave some without */
     unsigned running;              /* lanes whose op before `next` runs */
-    unsigned on_cores, moving;     /* those of them whose op uses cores, or moves bytes to or from the drive */
+    unsigned on_cores, moving;     /* running lanes whose op uses cores, or moves bytes to or from the drive */
     unsigned due;                  /* lanes whose next op may be ready */
     unsigned held;                 /* lanes whose next op belongs to a step that may not begin yet */
     unsigned awaiting[SW_LANES];   /* lanes whose next op waits for an end on this lane */
@@ -118,7 +118,7 @@ static int take_lane(unsigned *set) {
     return lane;
 }
 
-/* Returns the part of all cores, at most 1: no op is slower alone than when it was measured alone. */
+/* Returns the part of all cores, at most 1: an op that runs by itself is no slower than it was measured. */
 static double part_of_cores(double cores, double all_cores) {
     return fmin(1.0, cores / all_cores);
 }
@@ -154,7 +154,7 @@ static struct price of_scope(const struct sw_rates *rates, const struct sw_scope
     return price;
 }
 
-/* Does the same as fmax for what is a number, inlined: a simulation spends its time in these. */
+/* Returns the larger number, like fmax without NAN, inlined: a simulation spends its time here. */
 static inline double greater(double a, double b) {
     return a > b ? a : b;
 }
@@ -163,8 +163,8 @@ static struct price of_compute(const struct sw_rates *rates, double seconds) {
     return (struct price){.seconds = seconds, .cores = part_of_cores(rates->compute_cores, rates->cores)};
 }
 
-/* Returns the bytes that an op reads and writes to add the quantized gradients of several ranks, or of nodes, up. Those
- * that it counts on the comm lane are what ranks exchange. */
+/* Returns the bytes that an op reads and writes to add the quantized gradients of several ranks, or of nodes, up. The
+ * bytes that such an op counts on the comm lane are those that ranks exchange. */
 static double added_bytes(const struct sw_plan *plan, const struct sw_op *op) {
     const int64_t typed = sw_plan_typed_bytes(plan, 1), wide = SW_GRAIN_ELEMS * (int64_t)sizeof(float);
     const int64_t record = sw_quant_grain_bytes(plan->spec.reduce);
@@ -182,8 +182,8 @@ static double quantized_weights_bytes(const struct sw_plan *plan, const struct s
     return (double)(op->grains * (sw_quant_grain_bytes(plan->spec.gather) + sw_plan_typed_bytes(plan, 1)));
 }
 
-/* Prices an exchange by the slower of the links within nodes, whose rates are those of a scope, and between them.
- * latency_s: of an exchange that leaves the node. */
+/* Prices an exchange by the slower of the links within nodes (the scope's rates) and between nodes. latency_s: latency
+ * of an exchange that leaves the node. */
 static struct price of_levels(const struct pricing *s, const struct sw_op *op, const struct sw_scope_rates *within,
                               enum collective kind, double latency_s) {
     const double network_bytes_per_s = s->rates->between_bytes_per_s;
@@ -194,7 +194,7 @@ static struct price of_levels(const struct pricing *s, const struct sw_op *op, c
     return price;
 }
 
-/* Prices an update by the rate of its state's form. Where that is not known, a parameter takes as long as in fp32:
+/* Prices an update by the rate of its state's form. If that rate is not known, a parameter takes as long as in fp32:
  * narrow state saves traffic and costs arithmetic. */
 static struct price of_update(const struct pricing *s, const struct sw_op *op, bool by_cores,
                               const struct sw_rate *fp32) {
@@ -299,8 +299,8 @@ static struct price price_of(const struct pricing *s, const struct sw_op *op, bo
     return (struct price){0};
 }
 
-/* Returns what an op takes beside its work; never less where it waited. I/O is queued ahead, so that its handover goes
- * unseen. Exchanges are of the device too, but for the summary, which is of host memory. */
+/* Returns the time of an op beyond its work; waiting never makes it less. I/O is queued ahead, which hides its
+ * handover. Exchanges run on the device too, except the summary, which is in host memory. */
 static double handover_s(const struct sw_rates *rates, const struct sw_op *op, bool waited) {
     const bool gpu = rates->compute_cores <= 0.0, exchange = op->lane == SW_LANE_COMM;
     const bool of_device = sw_lane_is_of_device(op->lane) || (exchange && !sw_ops[op->kind].of_host);
@@ -324,14 +324,14 @@ static struct timed_op time_op(const struct pricing *pricing, const struct sw_op
     return timed;
 }
 
-/* Prices of ops that were priced last, as many ops are alike but for what prices do not depend on. */
+/* Prices of the last ops: many ops differ only in members that do not affect the price. */
 enum { RECENT_PRICES = 64 };
 struct recent_prices {
     const struct sw_op *op[RECENT_PRICES];
     struct timed_op timed[RECENT_PRICES];
 };
 
-/* Tells whether ops have the same price. Which chunk it is matters between nodes alone. */
+/* Tells whether ops have the same price. The number of a chunk matters only between nodes. */
 static bool are_alike(const struct sw_op *a, const struct sw_op *b) {
     return a->kind == b->kind && a->unit == b->unit && a->bytes == b->bytes && a->grains == b->grains &&
            a->content == b->content && a->redo == b->redo && a->wide == b->wide && a->bucket == b->bucket &&
@@ -360,7 +360,7 @@ static int64_t steps_begun(const struct simulator *s) {
     return sw_min_i64(s->steps, s->steps_done + STEPS_IN_FLIGHT);
 }
 
-/* Tells whether a lane's next op may start. If not, notes what it waits for. */
+/* Tells whether a lane's next op may start. If not, notes the event that it waits for. */
 static bool ready(struct simulator *s, int which) {
     struct lane_state *lane = &s->lane[which];
     if (lane->next_step >= steps_begun(s)) {
@@ -457,7 +457,7 @@ static const struct timed_op *running_op(const struct simulator *s, int which) {
     return &s->lane[which].op[s->lane[which].end];
 }
 
-/* Factors by which ops are slower than alone, for want of cores and where reads and writes share the drive. */
+/* Factors by which ops are slowed down: for want of cores, and by reads and writes that share the drive. */
 struct crowding {
     double cores, drive;
 };
@@ -550,8 +550,8 @@ static void settle(struct simulator *s) {
     }
 }
 
-/* Names what is busiest: a lane, the drive that two lanes share, or the cores, where several lanes together keep them
- * busier than any of them is. */
+/* Names the busiest resource: a lane, the drive that two lanes share, or the cores, if several lanes together keep them
+ * busier than any lane is. */
 static void name_bottleneck(const struct simulator *s, struct sw_simulation *out) {
     out->bottleneck = "drive";
     double most_s = out->drive_busy_s;
@@ -600,8 +600,8 @@ static bool are_same(const struct snapshot *a, const struct snapshot *b) {
     return same;
 }
 
-/* Lets the events of the step that was done last come again, which sums times up in the same order and so to the same
- * bits as if ops were started and ended. */
+/* Repeats the events of the last step. Times are summed in the same order as if ops were started and ended, and so have
+ * the same bits. */
 static void repeat_step(struct simulator *s) {
     for (int32_t i = 0; i < s->event_count; i++) {
         const struct event *event = &s->event[i];
@@ -615,8 +615,8 @@ static void repeat_step(struct simulator *s) {
     note_done(s, s->steps_done + 1);
 }
 
-/* Called when a step is done: if all is as when the step before was done, the steps that follow repeat what has
- * happened since. */
+/* Called when a step is done: if the state equals that at the end of the step before, the following steps repeat the
+ * events since then. */
 static void repeat_steps(struct simulator *s) {
     const struct snapshot now = take_snapshot(s);
     const bool same = s->event_count <= s->program->op_count && are_same(&now, &s->before_events);
@@ -626,7 +626,7 @@ static void repeat_steps(struct simulator *s) {
     s->before_events = now;
 }
 
-/* Sets up the lanes, of which those with ops are active, and returns the time of the busiest. */
+/* Sets up the lanes, activates those with ops, and returns the time of the busiest. */
 static sw_status begin(struct simulator *s, const struct pricing *pricing, double *out_busiest_s) {
     const struct sw_program *program = s->program;
     struct recent_prices recent = {0};

@@ -1,9 +1,9 @@
 /* The simulator predicts how long a plan's steps take on a machine of given rates.
  *
- * Each lane starts its ops in order when their waits are met, as the engine's threads do. An op alone takes its bytes
- * or its arithmetic at the measured rate. Lanes that use one resource at the same time share it: the cores, which on a
- * CPU device compute, updates and copies all want, and the drive. When the ops at hand want more of a resource than
- * there is, all of them slow down in the same proportion. */
+ * Each lane starts its ops in order when their waits are met, as the engine's threads do. An op that runs by itself
+ * takes its bytes or its arithmetic at the measured rate. Lanes that use one resource at the same time share it: the
+ * cores, which on a CPU device compute, updates and copies all want, and the drive. When the ops at hand want more of a
+ * resource than there is, all of them slow down in the same proportion. */
 #ifndef SW_OFFLOAD_SIMULATE_SIMULATE_H
 #define SW_OFFLOAD_SIMULATE_SIMULATE_H
 
@@ -16,8 +16,8 @@ struct sw_simulation {
     double lane_busy_s[SW_LANES]; /* one entry per lane: seconds of a step with an op of the lane under way */
     double cores_busy_s;          /* core-seconds of one step */
     double drive_busy_s;          /* seconds of a step in which the drive read or wrote */
-    const char *bottleneck;       /* what is busy for the largest part of the step: a lane, "cores" or "drive" */
-    double bottleneck_share;      /* that part, from 0 to 1 */
+    const char *bottleneck; /* the resource that is busy for the largest part of the step: a lane, "cores" or "drive" */
+    double bottleneck_share; /* that part, from 0 to 1 */
 };
 
 /* Simulates steps of a program that can follow itself. redone: the redo of every step is needed. trace (may be NULL)
@@ -31,14 +31,14 @@ enum { SW_SIMULATE_MOST_STEPS = 6 };
 sw_status sw_simulate_apart(const struct sw_plan *plan, sw_program_kind kind, int64_t steps,
                             const struct sw_rates *rates, struct sw_simulation *out);
 
-/* Simulates, without a trace, a program that is not one of the plan's: that of an outline. *out_busiest_s: the time of
- * its busiest lane, which a step does not undercut. Where that is enough_s or more, nothing is simulated, and the step
- * of *out is infinite. */
+/* Simulates, without a trace, the program of an outline, which is not one of the plan's. *out_busiest_s: the time of
+ * its busiest lane, a lower bound of the step. If that is enough_s or more, nothing is simulated, and the step of *out
+ * is infinite. */
 sw_status sw_simulate_program(const struct sw_plan *plan, const struct sw_program *program,
                               const struct sw_rates *rates, double enough_s, double *out_busiest_s,
                               struct sw_simulation *out);
 
-/* Returns the least seconds for which an op keeps its lane busy: alone, and on a lane that was busy before. */
+/* Returns the least seconds for which an op keeps its lane busy: by itself, and on a lane that was busy before. */
 double sw_simulate_op(const struct sw_plan *plan, const struct sw_rates *rates, const struct sw_op *op);
 
 /* A plan's steps in each way that they may run. */
@@ -50,7 +50,7 @@ struct sw_prediction {
 };
 sw_status sw_predict(const struct sw_plan *plan, const struct sw_rates *rates, struct sw_prediction *out);
 
-/* The price of a save, where not every step commits. */
+/* The price of a save, if not every step commits. */
 struct sw_save_price {
     struct sw_simulation step; /* the step that carries the save */
     double cost_s;             /* by how much a save makes the training longer, on the steps around it too */

@@ -14,10 +14,11 @@ enum { SW_MOST_SHARED_BYTES = 99 << 10 };
 
 /* Tiles by the bytes of a row. A warp has `warp_tiles` times 16 rows: two where its sums of 128 columns fit in
  * registers, so that each fragment of the streamed side which it loads feeds two products. Every kernel takes at most
- * 255 registers a thread, so two blocks of four warps share a multiprocessor where its shared memory holds both, and
- * one computes while the other waits. SMALL tiles are for GPUs where it would not hold both: a warp has 16 rows, and
- * keeps those of one operand in registers. Neither changes the bits of a result, as each row of it is summed in the
- * same order. Rows are padded: a swizzle would save a sixteenth of the shared memory for more address arithmetic. */
+ * 255 registers a thread, so two blocks of four warps share a multiprocessor if its shared memory holds both, and one
+ * computes while the other waits. SMALL tiles are for GPUs whose shared memory does not hold both: a warp has 16 rows,
+ * and keeps the rows of one operand in registers. The choice does not change the bits of a result, because each row is
+ * summed in the same order. Rows are padded: a swizzle would save a sixteenth of the shared memory for more address
+ * arithmetic. */
 template <typename T, int DIM, bool SMALL = false> struct sw_attention_tiles {
     static constexpr int row_bytes = DIM * (int)sizeof(T);
     static constexpr int stride = DIM + 16 / (int)sizeof(T); /* in elements; rows begin in different banks */
@@ -43,8 +44,8 @@ template <typename T, int DIM, bool SMALL = false> struct sw_attention_tiles {
  * registers for an operand. In fp32 the shuffles of products bind, not the blocks. */
 template <typename T, int DIM> constexpr bool sw_has_small_tiles = sizeof(T) == 2 && DIM == 128;
 
-/* Calls function<T, DIM, SMALL>(arguments...), with small tiles where there are some and the current GPU cannot hold
- * two blocks of `bytes` of dynamic shared memory, those of the others. */
+/* Calls function<T, DIM, SMALL>(arguments...). Tiles are small if there are small ones and the current GPU cannot hold
+ * two blocks with large tiles, which take `bytes` of dynamic shared memory each. */
 #define SW_FOR_TILES(T, DIM, bytes, function, ...)                                                                     \
     (sw_two_blocks_fit(bytes) ? function<T, DIM, false>(__VA_ARGS__)                                                   \
                               : function<T, DIM, sw_has_small_tiles<T, DIM>>(__VA_ARGS__))
@@ -75,8 +76,8 @@ struct alignas(16) sw_block_rows {
     int first, head, batch;
 };
 
-/* The block's tile of `rows` queries of one of `heads`. The last queries see the most keys, so those of all heads and
- * sequences start first, and the short ones fill up what the long ones leave. A grid has less than 2^31 blocks. */
+/* The block's tile of `rows` queries of one of `heads`. The last queries see the most keys, so the last tiles of all
+ * heads and sequences start first, and short tiles fill the gaps at the end. A grid has less than 2^31 blocks. */
 static __device__ __forceinline__ sw_block_rows sw_last_rows_first(const sw_attention &shape, int64_t heads, int rows) {
     const unsigned tiles = (unsigned)((shape.seq + rows - 1) / rows), each = (unsigned)(heads * shape.batch);
     const unsigned tile = tiles - 1 - blockIdx.x / each, row = blockIdx.x % each;
@@ -196,7 +197,7 @@ static __device__ __forceinline__ bool sw_all_seen(const sw_warp_keys &keys, int
 }
 
 /* Hides the scores of a tile that are not seen. For each of the warp's queries first_keys has the first key that it
- * sees; the warp's first query sees the keys up to `last`. Both are counted from the key of which the tile is `at`. */
+ * sees; the warp's first query sees the keys up to `last`. Both count from the first key of the tile at `at`. */
 template <int KEYS, int TILES>
 static __device__ __forceinline__ void sw_hide_scores(const int *first_keys, int last, int at,
                                                       sw_fragment_c (*scores)[KEYS / SW_FRAGMENT_COLS]) {
@@ -226,14 +227,14 @@ static __device__ __forceinline__ float sw_quad_sum(float value) {
     return value + __shfl_xor_sync(SW_ALL_LANES, value, 2);
 }
 
-/* Returns what is taken from the scaled scores before 2 is raised to them: the greatest of them, or 0 where no key is
- * seen yet. */
+/* Returns the base that is subtracted from scaled scores before 2 is raised to them: the greatest scaled score, or 0 if
+ * no key is seen yet. */
 static __device__ __forceinline__ float sw_base_of(float max, float scale_log2) {
     return max == -INFINITY ? 0.0f : sw_rounded_product(max, scale_log2);
 }
 
-/* Returns what earlier sums are multiplied by when the greatest score rises: 2 to the difference of the bases that the
- * exponentials were taken with. An unrounded base would make it differ from 1 where no score rose, by a little that has
+/* Returns the factor of earlier sums when the greatest score rises: 2 to the difference of the bases of the
+ * exponentials. An unrounded base would make it differ from 1 where no score rose, by a little that has
  * the same sign in each tile. */
 static __device__ __forceinline__ float sw_max_factor(float before, float now, float scale_log2) {
     return sw_exp2(sw_rounded_product(before, scale_log2) - sw_base_of(now, scale_log2));

@@ -1,6 +1,6 @@
 /* Attention, backward (FlashAttention-2, algorithm 2, without its atomic sums): one kernel makes the gradients of keys
- * and values, a block for each tile of keys over the queries that see it; another those of queries. Both work out the
- * scores again. No sum is shared between blocks, so the bits are the same in every run. */
+ * and values, with a block for each tile of keys over the queries that see it; another makes the gradients of queries.
+ * Both recompute the scores. No sum is shared between blocks, so the bits are the same in every run. */
 #include "kernels/cuda/attention/delta.cuh"
 #include "kernels/tiling.h"
 
@@ -64,7 +64,7 @@ static __device__ __forceinline__ int64_t queries_end(const sw_attention &shape,
 }
 
 /* The block's tile of keys, of one key head for a part of the query heads that use it. The first keys are seen by the
- * most queries, so those of all heads and sequences start first. */
+ * most queries, so the first tiles of all heads and sequences start first. */
 static __device__ __forceinline__ sw_block_rows block_keys(const sw_attention &shape, int parts, int rows, int *part) {
     const unsigned heads = (unsigned)shape.kv_heads, each = heads * (unsigned)shape.batch * (unsigned)parts;
     const unsigned row = blockIdx.x % each;
@@ -142,7 +142,7 @@ static __device__ __forceinline__ void take_scores(const query_tile<QUERIES> &of
     }
 }
 
-/* The gradients of probabilities become those of the scores (but for the scale). */
+/* Turns the gradients of probabilities into gradients of scores, without the factor `scale`. */
 template <int QUERIES, int TILES>
 static __device__ __forceinline__ void take_gradients(const query_tile<QUERIES> &of, const sw_vector16 *p,
                                                       sw_fragment_c (*ds)[QUERIES / SW_FRAGMENT_COLS]) {
@@ -183,10 +183,10 @@ static __device__ __forceinline__ void write_keys(const sw_attention &shape, con
     }
 }
 
-/* Two warps share the same keys, so that the sums of each fit in its registers: one works out probabilities and sums
- * the gradients of values; the other works out the gradients of probabilities, makes them those of scores by the
- * probabilities that the first left in shared memory, and sums the gradients of keys. Keys are rows, so what a warp has
- * worked out is its left operand where it is. */
+/* Two warps share the same keys, so that the sums of each fit in its registers: one computes probabilities and sums
+ * the gradients of values; the other computes the gradients of probabilities, turns them into gradients of scores by
+ * the probabilities that the first left in shared memory, and sums the gradients of keys. Keys are rows, so a warp's
+ * result is its next left operand without a move. */
 template <typename T, int DIM, bool SMALL>
 static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM, SMALL>::keys_threads, 2)
     keys_kernel(sw_attention shape, tensors<T> t) {
@@ -283,7 +283,7 @@ static __device__ __forceinline__ query_state<TILES> state_of(const sw_attention
     return state;
 }
 
-/* Scores become probabilities, and their gradients those of the scores (but for the scale). */
+/* Turns scores into probabilities, and the gradients of these into gradients of scores, without the factor `scale`. */
 template <int KEYS, int TILES>
 static __device__ __forceinline__ void take_pairs(const query_state<TILES> &state, float scale_log2,
                                                   const sw_fragment_c (*p)[KEYS / SW_FRAGMENT_COLS],

@@ -1,5 +1,5 @@
-/* delta = sum of o·d_o over each row of each head, by a warp each: what the backward pass subtracts from every gradient
- * of a score. */
+/* delta = sum of o·d_o over each row of each head, a warp for each row. The backward pass subtracts it from every
+ * gradient of a score. */
 #ifndef SW_KERNELS_CUDA_ATTENTION_DELTA_CUH
 #define SW_KERNELS_CUDA_ATTENTION_DELTA_CUH
 

@@ -18,8 +18,7 @@ template <typename T, int DIM, bool SMALL> struct shared_memory {
 };
 } // namespace
 
-/* Raises the greatest scores to those of a tile, and returns in `rescale` what earlier sums have to be multiplied by.
- */
+/* Raises the greatest scores by a tile's scores, and returns in `rescale` the factors of earlier sums. */
 template <int KEYS, int TILES>
 static __device__ __forceinline__ void raise_max(query_state<TILES> *s,
                                                  const sw_fragment_c (*scores)[KEYS / SW_FRAGMENT_COLS],

@@ -118,7 +118,7 @@ static __device__ __forceinline__ void sw_load_b_of_rows(sw_fragment_b<float> b[
         b[i / 4].values[i % 4] = at[i / 4 * 8 * stride + i / 2 % 2 * 8 + i % 2];
 }
 
-/* Loads two B side by side as they lie in the tile: B[k][n] = tile[k][n]. */
+/* Loads two neighbouring B in the tile's own layout: B[k][n] = tile[k][n]. */
 template <typename T>
 static __device__ __forceinline__ void sw_load_b_of_columns(sw_fragment_b<T> b[2], const T *tile, int stride) {
     const int lane = sw_lane();

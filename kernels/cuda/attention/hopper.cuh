@@ -15,7 +15,7 @@ enum {
     SW_HOPPER_CACHED_BYTES = 24 << 20
 };
 
-/* The rows of a block: the first one, and the head among those of all sequences. */
+/* The rows of a block: the first one, and the number of the head, counted over all sequences. */
 struct sw_hopper_block {
     int first, item;
 };
@@ -47,8 +47,8 @@ static __device__ __forceinline__ int sw_hopper_group(void) {
     return __shfl_sync(SW_ALL_LANES, (int)threadIdx.x / SW_WARPGROUP, 0);
 }
 
-/* Returns the address `bytes` further on. The compiler would work out all addresses of an unrolled loop before the loop
- * around it and keep them in registers, of which there are none to spare. */
+/* Returns the address `bytes` further on. Otherwise the compiler would compute all addresses of an unrolled loop before
+ * the loop around it and keep them in registers, and there are no registers to spare. */
 template <typename T> static __device__ __forceinline__ const T *sw_advanced(const T *from, int64_t bytes) {
 #ifdef __CUDACC__
     asm volatile("add.s64 %0, %0, %1;" : "+l"(from) : "l"(bytes));
@@ -83,7 +83,7 @@ static __device__ __forceinline__ void sw_end_copies(void) {
 }
 
 /* The keys that a warp's 16 queries see, counted from the first key of the tile at hand: rows g and g+8 for the lane,
- * and those that all 16 see. Queries beyond the last are taken as the last; nobody reads what they give. */
+ * and the keys that all 16 see. Queries beyond the last count as the last; nobody reads their results. */
 struct sw_warp_seen {
     sw_seen rows[2], all;
 };

@@ -1,7 +1,7 @@
 /* Attention, backward, for GPUs of capability 9.0 (FlashAttention-2, algorithm 2, without its atomic sums): one kernel
- * makes the gradients of keys and values, a block for 128 keys over the queries that see them; another those of
- * queries. Both work out the scores again. Where several query heads share a key head, each has blocks of its own that
- * leave their sums in scratch, and a third kernel adds those in the order of heads. */
+ * makes the gradients of keys and values, with a block for 128 keys over the queries that see them; another
+ * makes the gradients of queries. Both recompute the scores. If several query heads share a key head, each has blocks
+ * of its own that leave their sums in scratch, and a third kernel adds these sums in the order of heads. */
 #include "kernels/cuda/attention/delta.cuh"
 #include "kernels/cuda/attention/hopper.cuh"
 
@@ -108,7 +108,7 @@ static __device__ __forceinline__ void take_probabilities(const query_columns *o
     }
 }
 
-/* Turns the gradients of probabilities into those of scores (but for the scale). */
+/* Turns the gradients of probabilities into gradients of scores, without the factor `scale`. */
 static __device__ __forceinline__ void take_gradients(const query_columns *of, const float (&p)[QUERY_SCORES],
                                                       float (&ds)[QUERY_SCORES]) {
     SW_UNROLL
@@ -116,7 +116,7 @@ static __device__ __forceinline__ void take_gradients(const query_columns *of, c
         ds[i] = p[i] * (ds[i] - of->delta[sw_sum_column(i)]);
 }
 
-/* Queries one after the other: all tiles of a head, then those of the next. */
+/* Walks over the queries: all tiles of a head, then all tiles of the next. */
 struct query_walk {
     int end, head, first;
     __device__ void next(int begin) {
@@ -468,7 +468,7 @@ static int64_t part_elems(const sw_attention *shape) {
     return sequences * shape->heads * shape->seq * shape->head_dim;
 }
 
-/* Rounded up, so that what follows is aligned. */
+/* Returns the bytes of delta, rounded up so that the next area is aligned. */
 static int64_t delta_bytes(const sw_attention *shape) {
     const int64_t bytes = shape->batch * shape->heads * shape->seq * (int64_t)sizeof(float);
     return (bytes + SW_PATTERN_BYTES - 1) / SW_PATTERN_BYTES * SW_PATTERN_BYTES;

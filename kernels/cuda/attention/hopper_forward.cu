@@ -11,7 +11,7 @@ struct query_state {
     float max[2], sum[2];
 };
 
-/* The block's tiles in shared memory; those of keys and values take turns. */
+/* The block's tiles in shared memory; keys and values take turns in theirs. */
 template <int DIM> struct tiles {
     static constexpr int q_bytes = SW_HOPPER_ROWS * DIM * 2, kv_bytes = KEYS * DIM * 2;
     static constexpr int bytes = SW_PATTERN_BYTES + q_bytes + 2 * STAGES * kv_bytes;
@@ -41,7 +41,7 @@ static __device__ __forceinline__ void hide_scores(const sw_warp_seen &seen, int
     }
 }
 
-/* Scores become exponentials; factors[r] takes what was summed before to the new maximum. */
+/* Turns scores into exponentials; factors[r] rescales earlier sums to the new maximum. */
 static __device__ __forceinline__ void take_scores(query_state *s, float (&scores)[SCORES], float factors[2],
                                                    float scale_log2) {
     SW_UNROLL

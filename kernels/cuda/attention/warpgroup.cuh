@@ -2,7 +2,7 @@
  * A[64,16]·B[16,N] with fp32 sums, N = 64 or 128, for the 16-bit types on GPUs of capability 9.0 (PTX ISA, wgmma). A is
  * in shared memory or in registers, B in shared memory, C in registers. A lane holds of A and C what sw_fragment_a and
  * sw_fragment_c of fragment.cuh say: warp w has the rows 16·w to 16·w + 15, c[4·n + i] is the value i of the columns
- * 8·n to 8·n + 7, and the words of A are those of sums rounded in pairs.
+ * 8·n to 8·n + 7, and a word of A is a pair of sums, rounded.
  *
  * A product runs while its threads go on. Until sw_warpgroup_wait has ended it, nobody may write its operands or touch
  * its sums, and what it reads must have been shown to it:
@@ -57,7 +57,7 @@ template <int newest> static __device__ __forceinline__ void sw_warpgroup_releas
 }
 
 /* Waits for all commits once `sum`, which is not negative, is there. The compiler moves a plain wait before arithmetic
- * that should go on beside the products; it cannot move this one, as it believes that `sum` decides over a loop. */
+ * that should overlap the products; it cannot move this one, because `sum` seems to decide a loop. */
 static __device__ __forceinline__ void sw_warpgroup_wait_behind(float sum) {
     do
         sw_warpgroup_wait<0>();
@@ -65,7 +65,7 @@ static __device__ __forceinline__ void sw_warpgroup_wait_behind(float sum) {
 }
 
 /* The compiler takes registers of a product for free as soon as it is issued. Naming them after the wait keeps their
- * uses behind it. */
+ * uses after it. */
 template <int COUNT> static __device__ __forceinline__ void sw_finished(float (&c)[COUNT]) {
     SW_UNROLL
     for (int i = 0; i < COUNT; i++)
@@ -120,7 +120,7 @@ template <int COUNT> static __device__ __forceinline__ void sw_finished(uint32_t
 /* clang-format on */
 
 /* multiply<COLUMNS>(c, a, b, add) starts a product that begins its sums anew where `add` is false. COLUMNS: whether
- * B's columns, and not its rows, lie side by side in shared memory. */
+ * B's columns, and not its rows, are contiguous in shared memory. */
 template <typename T> struct sw_warpgroup_product;
 template <> struct sw_warpgroup_product<sw_cuda_bf16> {
     SW_WARPGROUP_PRODUCTS_64("bf16")
@@ -140,7 +140,7 @@ static __device__ __forceinline__ char *sw_first_pattern(char *shared) {
     return shared + (0u - sw_shared_address(shared)) % SW_PATTERN_BYTES;
 }
 
-/* Where the piece of 16 bytes `piece` of a row lies in a tile of ROWS rows. */
+/* Returns the offset of the 16-byte piece `piece` of a row in a tile of ROWS rows. */
 template <int ROWS> static __device__ __forceinline__ int sw_piece_offset(int row, int piece) {
     enum { PIECES = SW_PANEL_ROW_BYTES / SW_PIECE_BYTES };
     return (piece / PIECES * ROWS + row) * SW_PANEL_ROW_BYTES +
