@@ -14,7 +14,7 @@
 
 enum { DEVICE_WINDOW = 64 }; /* ops of a lane that are given to an asynchronous device and not done */
 
-/* The state that lanes share: which op is next, whether it may start, and who is to be woken. */
+/* The state that lanes share: the next op, whether it may start, and the threads to wake. */
 
 /* The kinds of lanes share the functions below. All but lane_op, lane_context, lane_skips and lane_op_is_of_host need
  * the mutex. */
@@ -35,26 +35,26 @@ static void op_note_times(const struct sw_engine *engine, const struct step_cont
         context->times[op - engine->program->op] = times;
 }
 
-/* Tells whether an op does nothing: a redo that the norm, which the op has waited for, found needless. Where only I/O
- * is replayed, all but transfers and the norm, which the commit needs, do nothing. */
+/* Tells whether an op does nothing: a redo that the norm, for which the op has waited, found needless. If only I/O is
+ * replayed, all ops do nothing except transfers and the norm, which the commit needs. */
 static bool lane_skips(const struct sw_engine *engine, const struct sw_op *op) {
     const bool unneeded = op->redo && !engine->pending.redo;
     return unneeded || (engine->io_only && !sw_lane_is_io(op->lane) && op->kind != SW_OP_COMPUTE_NORM);
 }
 
-/* Returns the number, in its lane, of the op that a wait of an op of this step means; negative: there is none. */
+/* Returns the number, in its lane, of the op for which an op of this step waits; negative: there is none. */
 static int64_t wait_target(const struct sw_engine *engine, const struct sw_wait *wait, int64_t step) {
     const int64_t target_step = step - wait->steps_back;
     return target_step < 0 ? -1 : target_step * engine->program->lane_count[wait->lane] + wait->position;
 }
 
-/* Tells whether an op of a lane is work of the host although the lane's other ops are its device's. */
+/* Tells whether an op is work of the host although the lane's other ops run on its device. */
 static bool lane_op_is_of_host(const struct lane *lane, const struct sw_op *op) {
     return lane->device == NULL || sw_ops[op->kind].of_host;
 }
 
-/* Returns how many ops of a lane are far enough for an op to follow. Work of one device follows its other work on the
- * device itself. */
+/* Returns how many ops of a lane have gone far enough for an op that waits for them. On one device work follows earlier
+ * work in the device's own order. */
 static int64_t followed(const struct lane *lane, bool by_host) {
     return lane->device == NULL || by_host ? lane->done : lane->given;
 }
@@ -120,9 +120,9 @@ static void lane_sleep(struct sw_engine *engine, struct lane *lane) {
         pthread_cond_wait(&lane->wake, &engine->mutex);
 }
 
-/* Tells the watch that a lane has begun an op, or, where op is NULL, that it has nothing to do. */
+/* Tells the watch that a lane has begun an op, or, if op is NULL, that it has nothing to do. */
 static void lane_tell(const struct sw_engine *engine, const struct lane *lane, const struct sw_op *op) {
-    /* The comm tells of its own. */
+    /* The comm tells the watch about its own work. */
     if (lane->which == SW_LANE_COMM)
         return;
     if (op != NULL)
@@ -131,24 +131,24 @@ static void lane_tell(const struct sw_engine *engine, const struct lane *lane, c
         sw_watch_leave(engine->spec.watch, 1 + (int)lane->which);
 }
 
-/* A lane of a device that works on its own, such as a GPU. One thread gives ops to the lane's stream as soon as what
- * they wait for is done or has been given to the same device, which keeps that order itself; a second thread waits for
- * each and counts it done. So the device always has work before it runs out, and the host waits for nothing that only
- * the device needs. */
+/* A lane of a device that works on its own, such as a GPU. One thread gives an op to the lane's stream as soon as the
+ * ops that it waits for are done, or have been given to the same device, which keeps that order itself. A second thread
+ * waits for each op and counts it done. So the device never runs out of work, and the host does not wait for results
+ * that only the device needs. */
 
 /* How often a lane of collectives looks around while it has nothing to give: a lost rank is noticed within this time.
  */
 #define CHECK_NS INT64_C(20000000)
-/* How long collectives that were given before one that was refused may take to end well. */
+/* How long the collectives given before a refused one may take to end well. */
 #define GRACE_NS INT64_C(1000000000)
 #define NS_PER_S INT64_C(1000000000)
 
 struct device_lane {
     /* Marks around each op, indexed by the op's serial number modulo the window. */
     struct sw_event *start[DEVICE_WINDOW], *end[DEVICE_WINDOW];
-    bool skipped[DEVICE_WINDOW];             /* the op did nothing */
-    bool host_wait[DEVICE_WINDOW];           /* the op was given once the host had seen what it waits for */
-    struct sw_comm_left left[DEVICE_WINDOW]; /* the op's collective; an empty name: it has none on the device */
+    bool skipped[DEVICE_WINDOW];   /* the op did nothing */
+    bool host_wait[DEVICE_WINDOW]; /* the op was given only after the host had seen the ends that it waits for */
+    struct sw_comm_left left[DEVICE_WINDOW]; /* the op's collective; an empty name: the op has none on the device */
     int64_t first_serial;    /* serial number of the program's first op; lane numbers begin anew with each program */
     struct sw_event *last;   /* a mark that was reached at last_ns of the host's clock, from which times are counted */
     struct sw_event *origin; /* the first such mark */
@@ -200,9 +200,9 @@ static void device_lane_restart(struct lane *lane) {
     lane->device->first_serial += lane->number;
 }
 
-/* Collects the end marks of ops that an op must follow on the device, and returns how many. A mark that is reached
- * meanwhile may be recorded again by a later op, which cannot depend on this one, as this one has not been given yet.
- * Needs the mutex. */
+/* Collects the end marks of the ops that an op must follow on the device, and returns their number. A mark that is
+ * reached meanwhile may be recorded again by a later op. That op cannot depend on this one, which has not been given
+ * yet. Needs the mutex. */
 static int ends_to_follow(const struct sw_engine *engine, const struct lane *lane, const struct sw_op *op,
                           struct sw_event *out[SW_LANES]) {
     const int64_t step = lane->number / engine->program->lane_count[lane->which];
@@ -224,7 +224,7 @@ static int ends_to_follow(const struct sw_engine *engine, const struct lane *lan
     return count;
 }
 
-/* Tells whether an op waits for work that the host alone follows, or is such work. Needs the mutex. */
+/* Tells whether an op waits for work that only the host follows, or is such work. Needs the mutex. */
 static bool waits_on_host(const struct sw_engine *engine, const struct lane *lane, const struct sw_op *op) {
     const int64_t step = lane->number / engine->program->lane_count[lane->which];
     for (int32_t w = 0; w < op->wait_count; w++) {
@@ -250,15 +250,15 @@ static sw_status give(struct sw_engine *engine, struct lane *lane, int slot, con
     return sw_event_record(d->end[slot], lane->stream);
 }
 
-/* Notes that an op could not be given. An error of an op that the device has reached shows at whatever it is given
- * next, so the completer goes first: if all given ops end well, the error belongs to this op. Needs the mutex. */
+/* Notes that an op could not be given. An error of an op on the device shows at the next op that is given, so the
+ * completer goes first: if all given ops end well, the error belongs to this op. Needs the mutex. */
 static void refuse(struct device_lane *d, sw_status status) {
     d->refused = status;
     snprintf(d->refused_text, sizeof d->refused_text, "%s", sw_error_message(status));
 }
 
-/* Ends the comm lane's collectives that the device has and other ranks may never join, so that the lanes' second
- * threads come to an end. Called on the lane's thread, or once that is joined. */
+/* Ends those of the comm lane's collectives that other ranks may never join, so that the lanes' second threads can end.
+ * Called on the lane's thread, or after that has been joined. */
 static void device_lane_withdraw(struct lane *lane) {
     struct sw_engine *engine = lane->engine;
     pthread_mutex_lock(&engine->mutex);
@@ -277,7 +277,7 @@ static void fail_collectives(struct sw_engine *engine, struct lane *lane, sw_sta
     pthread_mutex_lock(&engine->mutex);
 }
 
-/* Sleeps for a while at most. Returns true if the lane is still not ready. Needs the mutex. */
+/* Sleeps for at most a while. Returns true if the lane is still not ready. Needs the mutex. */
 static bool sleep_a_while(struct sw_engine *engine, struct lane *lane) {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
@@ -310,8 +310,7 @@ static void sleep_until_ready(struct sw_engine *engine, struct lane *lane) {
         sw_engine_fail_while(status, sw_lane_op(engine, lane, lane->done), lane_context(engine, lane, lane->done)));
 }
 
-/* Waits for the collectives before one that was refused, whose errors go first, but not without end. Needs the mutex.
- */
+/* Waits, for a limited time, for the collectives before a refused one: their errors go first. Needs the mutex. */
 static void await_earlier(struct sw_engine *engine, struct lane *lane) {
     const struct device_lane *d = lane->device;
     for (const int64_t until_ns = sw_now_ns() + GRACE_NS; sw_now_ns() < until_ns && lane->done < lane->given;) {
@@ -357,8 +356,8 @@ static void *run_device_lane(void *argument) {
     return NULL;
 }
 
-/* Waits for the end of a collective, and tells the watch of it. It begins where the device's earlier work lets it: a
- * rank that is late has not joined it, though the device has been given it. */
+/* Waits for the end of a collective, and tells the watch about it. A collective begins after the device's earlier work:
+ * a late rank has not joined it, although its device has been given the op. */
 static sw_status wait_for_collective(const struct sw_engine *engine, const struct device_lane *d, int slot) {
     SW_TRY(sw_event_wait(d->start[slot]));
     sw_comm_note_begun(engine->spec.comm, &d->left[slot]);
@@ -367,7 +366,7 @@ static sw_status wait_for_collective(const struct sw_engine *engine, const struc
     return SW_OK;
 }
 
-/* Waits for an op's end, and tells the watch what the lane does until then. */
+/* Waits for an op's end, and tells the watch about it. */
 static sw_status wait_for_end(const struct sw_engine *engine, const struct lane *lane, int slot,
                               const struct sw_op *op) {
     const struct device_lane *d = lane->device;
@@ -379,7 +378,7 @@ static sw_status wait_for_end(const struct sw_engine *engine, const struct lane 
     return status;
 }
 
-/* Returns when an op began and ended that the device has done. */
+/* Returns when an op that the device has done began and ended. */
 static sw_status find_times(struct device_lane *d, int slot, struct sw_op_times *out) {
     int64_t idle_ns, busy_ns;
     SW_TRY(sw_event_elapsed_ns(d->last, d->start[slot], &idle_ns));
@@ -573,7 +572,7 @@ static sw_status reap_io(struct sw_engine *engine, struct lane *lane, struct io_
     pthread_mutex_lock(&engine->mutex);
     if (count == 0)
         return status;
-    /* Busy is while anything is in flight; it belongs to the step of what finished. */
+    /* The lane is busy while any transfer is in flight; that time belongs to the step of the transfer that finished. */
     struct step_context *context = lane_context(engine, lane, (int64_t)tags[0]);
     context->result.busy_seconds[lane->which] += (double)(now_ns - io->busy_since_ns) * 1e-9;
     io->busy_since_ns = now_ns;
@@ -595,7 +594,7 @@ static void *run_io_lane(void *argument) {
     struct sw_engine *engine = lane->engine;
     struct io_state io = {0};
     sw_status status = SW_OK;
-    /* A store warns of files that are removed, on the thread that meets them. */
+    /* A store warns about removed files on the thread that meets them. */
     sw_log_set_rank(sw_plan_job_rank(engine->plan));
     pthread_mutex_lock(&engine->mutex);
     while (!engine_ended(engine)) {
@@ -635,7 +634,7 @@ static sw_status open_lane(struct sw_engine *engine, struct lane *lane) {
                : sw_store_lane_open(engine->spec.store, engine->spec.io_depth, &lane->store_lane);
 }
 
-/* A wait with a limit counts by the clock that nobody sets. */
+/* A wait with a limit counts on the monotonic clock. */
 static void init_wake(struct lane *lane) {
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);

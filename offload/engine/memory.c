@@ -1,4 +1,4 @@
-/* Where slots, operands and tokens lie in the engine's memory. */
+/* The addresses of slots, operands and tokens in the engine's memory. */
 #include "offload/engine/engine_private.h"
 
 #include <assert.h>

@@ -21,7 +21,7 @@ void sw_pace_note_step(struct sw_pace *pace, bool speculated, double seconds) {
     way->last_step = ++pace->steps;
 }
 
-/* Tells whether a way has too few samples, or none of late, and is to be tried. */
+/* Tells whether a way has too few samples, or no recent one, and must be tried. */
 static bool wants_trial(const struct sw_pace *pace, bool speculated) {
     const struct sw_pace_way *way = &pace->way[speculated];
     return way->samples < SW_PACE_TRIAL_STEPS || pace->steps - way->last_step > SW_PACE_RETRY_STEPS;

@@ -1,8 +1,7 @@
-/* Decides whether steps speculate. Both ways give the same bits, so the faster one is taken, by the times of past
- * steps.
+/* Decides whether steps speculate. Both ways give the same bits, so the times of past steps choose the faster one.
  *
- * A redo repeats the update's transfers, so nothing is speculated while more than few steps clip or are skipped. Else
- * each way is tried for some steps, the faster one goes on, and the other is tried again now and then. */
+ * * * A redo repeats the update's transfers, so nothing is speculated while more than a few steps clip or are skipped.
+ * Otherwise each way is tried for some steps, the faster one goes on, and the other is tried again now and then. */
 #ifndef SW_OFFLOAD_ENGINE_PACE_H
 #define SW_OFFLOAD_ENGINE_PACE_H
 

@@ -12,7 +12,7 @@ struct kept_program {
     const struct sw_program *program;
     bool flush; /* the program only applies the update that the last step left */
     int64_t step;
-    struct sw_op_times *times; /* one entry per op; lies in the trace's times */
+    struct sw_op_times *times; /* one entry per op; part of the trace's times */
 };
 
 struct sw_trace {
@@ -56,7 +56,7 @@ sw_status sw_trace_create(const struct sw_plan *plan, int64_t ops, const char *p
         sw_trace_destroy(trace);
         return sw_fail(SW_ERR_NOMEM, "no memory for a trace of %" PRId64 " ops", ops);
     }
-    /* Touched now, so that the system need not find pages for it during a step. */
+    /* Touches the memory now, so that the system need not find pages for it during a step. */
     for (int64_t i = 0; i < ops; i++)
         trace->times[i] = (struct sw_op_times){.start_ns = SW_TRACE_NOT_RUN, .end_ns = SW_TRACE_NOT_RUN};
     *out = trace;
@@ -213,7 +213,7 @@ static void write_event(const struct sw_trace *trace, const struct kept_program 
     fputc('}', out);
 }
 
-/* Writes the threads' names and their order, which is that of the lanes. */
+/* Writes the threads' names and their order, that of the lanes. */
 static void write_rows(sw_lane lane, const struct rows *rows, FILE *out) {
     for (int row = 0; row < rows->count; row++) {
         const int thread = thread_number(lane, row);
@@ -252,7 +252,7 @@ void sw_trace_write(const struct sw_trace *trace, FILE *out) {
     fputs("\n]}\n", out);
 }
 
-/* At first, what is shorter than this part of the step is too short to be seen. */
+/* At first, spans shorter than this part of the step are too short to be seen. */
 enum { FINEST_PART = 1 << 14 };
 
 struct span {

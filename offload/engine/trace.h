@@ -1,8 +1,8 @@
 /* The trace keeps when the ops of the first programs of a run ran, and writes them as a Chrome trace (Perfetto reads it
  * too).
  *
- * All memory is taken before the first step. A program has an entry for each of its ops, so that lanes write without
- * locks. A program that does not fit whole is left out, and so are all after it. */
+ * * All memory is taken before the first step. A program has an entry for each of its ops, so that lanes write without
+ * locks. A program that does not fit whole is left out, and so are all later ones. */
 #ifndef SW_OFFLOAD_ENGINE_TRACE_H
 #define SW_OFFLOAD_ENGINE_TRACE_H
 
@@ -14,7 +14,7 @@ struct sw_trace;
  * skipped (a redo without need) keeps SW_TRACE_NOT_RUN. */
 struct sw_op_times {
     int64_t start_ns, end_ns;
-    bool host_wait; /* a GPU was given the op once the host had seen the end of work that only the host follows */
+    bool host_wait; /* a GPU was given the op only after the host had seen the end of work that only the host follows */
 };
 enum { SW_TRACE_NOT_RUN = -1 };
 
@@ -23,8 +23,8 @@ enum { SW_TRACE_NOT_RUN = -1 };
 sw_status sw_trace_create(const struct sw_plan *plan, int64_t ops, const char *process, struct sw_trace **out);
 void sw_trace_destroy(struct sw_trace *trace);
 
-/* Returns where the times of a program's ops go, one entry per op; NULL: they are not kept. trace may be NULL. Only
- * training programs are kept, since an evaluation would leave no room for steps. */
+/* Returns the memory for the times of a program's ops, one entry per op; NULL: they are not kept. trace may be NULL.
+ * Only training programs are kept, since an evaluation would leave no room for steps. */
 struct sw_op_times *sw_trace_begin(struct sw_trace *trace, sw_program_kind kind, int64_t step, int64_t now_ns);
 
 /* Returns the number of programs kept, flushes included, and program `number`, from 0. */
@@ -42,7 +42,8 @@ int64_t sw_trace_find_steady(const struct sw_trace *trace, int64_t step);
 /* Returns the number of training steps that the trace holds. */
 int64_t sw_trace_steps(const struct sw_trace *trace);
 
-/* Writes all that is kept; no lane runs. A lane whose ops overlap has further rows. Errors stay on the file. */
+/* Writes all programs that are kept; no lane may run. A lane whose ops overlap has further rows. Errors stay on the
+ * file. */
 void sw_trace_write(const struct sw_trace *trace, FILE *out);
 
 /* The most spans of a lane; all lanes together have less than 2,000. */

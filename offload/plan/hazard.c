@@ -1,10 +1,11 @@
 /* Derives waits from accesses: a read waits for the last write of its pieces, a write for the last write and for all
  * reads since.
  *
- * The ops are walked once, in order. A conflict with an op of the same step is seen at once. An access to a piece that
- * its step has not written yet also conflicts with the step before, which leaves its pieces as this one leaves them:
- * such accesses are kept and looked at again at the end. Where generations swap roles from step to step, the step
- * before has left there what this step leaves in the other generation, and the one before that may count too. */
+ * * The ops are walked once, in order. A conflict with an op of the same step is seen at once. An access to a piece
+ * that its step has not written yet also conflicts with the step before, which leaves its pieces as this one leaves
+ * them: such accesses are kept and looked at again at the end. If generations swap roles from step to step, the step
+ * before has left there the accesses that this step leaves in the other generation, and the step before that may count
+ * too. */
 #include "offload/plan/plan_private.h"
 
 #include <stdlib.h>
@@ -22,10 +23,10 @@ struct piece_state {
     sw_lane writer_lane;
 };
 
-/* The state of several pieces of a slot together: the pieces that the last access to the slot named. Each
- * micro-batch reads all of a unit's weights again and adds to all of its accumulator, so accesses to the same pieces
- * follow each other, and only the first has to visit each piece. The pieces themselves get what was recorded here when
- * an access to the slot names other pieces. */
+/* The state of several pieces of a slot together: the pieces that the last access to the slot named. Each micro-batch
+ * reads all of a unit's weights again and adds to all of its accumulator, so accesses to the same pieces follow each
+ * other, and only the first has to visit each piece. The record moves to the pieces themselves when an access to the
+ * slot names other pieces. */
 struct run_state {
     int32_t slot_first;          /* number of the slot's first piece among all of the plan */
     int32_t first, count;        /* numbers of the pieces; count 0: nothing is known, else > 1 */
@@ -36,7 +37,7 @@ struct run_state {
     bool read[SW_LANES];         /* all pieces were read by this lane since then */
 };
 
-/* An access to pieces that its step had not written: all of them, of which there is one where it has a generation. */
+/* An access to pieces, none of which its step had written. An access with a generation has a single piece. */
 struct early_access {
     int32_t op, slot, first, count;
     bool write;
@@ -58,7 +59,7 @@ static void need(done_count needed[SW_LANES], sw_lane lane, done_count count) {
         needed[lane] = count;
 }
 
-/* Gives each piece of a run what was recorded for all of them. */
+/* Copies the record of a run to each of its pieces. */
 static void spread(const struct sw_hazards *h, struct run_state *run) {
     for (int32_t p = run->first; p < run->first + run->count; p++) {
         struct piece_state *piece = &h->piece[p];
@@ -85,7 +86,7 @@ static void collect(const struct sw_hazards *h, int32_t first, int32_t count, st
     }
 }
 
-/* Returns the state of a piece; NULL: there are several, and that of the slot's run is theirs. */
+/* Returns the state of a piece; NULL: there are several pieces, and the slot's run has their state. */
 static struct piece_state *find_pieces(const struct sw_hazards *h, int32_t slot, int32_t first_piece, int32_t count) {
     struct run_state *run = &h->run[slot];
     const int32_t first = run->slot_first + first_piece;
@@ -98,7 +99,7 @@ static struct piece_state *find_pieces(const struct sw_hazards *h, int32_t slot,
     return NULL;
 }
 
-/* Gathers what an access conflicts with in the state that ops have left. */
+/* Gathers the earlier ops of the step with which an access conflicts. */
 static void gather(const struct piece_state *piece, const struct run_state *run, bool write,
                    done_count needed[SW_LANES]) {
     const done_count *reader = piece != NULL ? piece->reader : run->reader;
@@ -123,8 +124,8 @@ static sw_status reserve(void **array, int32_t count, int32_t more, int32_t *cap
     return SW_OK;
 }
 
-/* Keeps an access for the end. Where this step has written some of its pieces, or where it has a generation, each of
- * the others is kept by itself. */
+/* Keeps an access for the end. If this step has written some of its pieces, or if it has a generation, each of the
+ * others is kept by itself. */
 static sw_status keep_early(struct sw_hazards *h, int32_t op, const struct sw_access *access, int32_t slot) {
     const struct run_state *run = &h->run[slot];
     const bool whole = access->count > 1 && access->generation == SW_GENERATION_NONE && run->unwritten == run->count;
@@ -170,7 +171,7 @@ static void record(struct sw_hazards *h, const struct sw_access *access, sw_lane
     }
 }
 
-/* Tells whether a lane's order alone makes an op of it wait for those before. */
+/* Tells whether the order of a lane makes each of its ops wait for the ones before. */
 static bool is_implied(const struct sw_op *op, int lane) {
     return (sw_lane)lane == op->lane && !sw_lane_is_io(op->lane);
 }
@@ -191,7 +192,7 @@ sw_status sw_hazards_add(struct sw_hazards *h, int32_t number, const struct sw_a
     return SW_OK;
 }
 
-/* Gathers what an access conflicts with in the steps before, by how many steps back they are. */
+/* Gathers the ops of earlier steps with which an access conflicts, by the number of steps back. */
 static void look_back(const struct sw_hazards *h, const struct early_access *early,
                       done_count needed[MOST_BACK + 1][SW_LANES]) {
     if (early->generation == SW_GENERATION_NONE) {
