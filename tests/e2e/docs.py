@@ -17,9 +17,9 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 LINK = re.compile(r"\]\(([^)#:]*)(?:#([^)]*))?\)")
 HEADING = re.compile(r"^#+ (.*)$", re.M)
 PATH = re.compile(r"`((?:core|io|kernels|offload|text|model|report|job|run|cli|bench|tests|tools|docs)/[\w./-]*)`")
-STEPS = re.compile(r"(--steps) (\d+)")
-# Runs are as long as a reader's; a test's are shorter by this.
-SHORTER = 250
+STEPS, SPEED = re.compile(r"(--steps) (\d+)"), re.compile(r"(--largest) (\d+)")
+# Runs are as long as a reader's; a test's are shorter by this. Its largest models are smaller, as they are to be faster by this.
+SHORTER, FASTER = 250, 200
 HAVE_MPI = os.environ.get("SW_HAVE_MPI") == "1"
 
 
@@ -99,7 +99,8 @@ def prepare(folder):
 
 
 def shortened(words):
-    return shlex.split(STEPS.sub(lambda found: f"{found[1]} {max(1, int(found[2]) // SHORTER)}", shlex.join(words)))
+    shorter = STEPS.sub(lambda found: f"{found[1]} {max(1, int(found[2]) // SHORTER)}", shlex.join(words))
+    return shlex.split(SPEED.sub(lambda found: f"{found[1]} {int(found[2]) * FASTER}", shorter))
 
 
 def run_ranks(words, shorter, folder):
@@ -158,7 +159,7 @@ def examples_of_help_run():
 def quick_bench(words):
     """The arguments of a bench with one round of a small model or size, where the bench has them."""
     quick = {"comm": ("--rounds 1", "--size 64KiB"), "copy": ("--rounds 1", "--size 64KiB"),
-             "load": ("--rounds 1", "--model gpt2-tiny"), "update": ("--rounds 1",), "zero": ("--model gpt2-tiny",), 
+             "load": ("--rounds 1", "--model gpt2-tiny"), "update": ("--rounds 1",), "zero": ("--model gpt2-tiny",),
              "step": ("--rounds 1", "--steps 1", "--model gpt2-tiny")}
     for setting in quick.get(words[1], ("--rounds 1", "--model gpt2-tiny")):
         flag, value = setting.split()
@@ -171,7 +172,8 @@ def quick_bench(words):
 
 
 def examples_of_benches_run():
-    """Examples of `bench io`, which take longer than a test, are only parsed."""
+    """Examples of `bench io` and `bench papers`, which take longer than this test, are only parsed: cli_bench_io and
+    cli_bench_papers run these benches."""
     problems, folder = [], program.scratch_folder()
     prepare(folder)
     program.must("plan", "--model", "gpt2-tiny", "--rates", os.path.join(folder, "rates.json"))
@@ -180,7 +182,7 @@ def examples_of_benches_run():
             if words[0] == "mpirun":
                 problems += run_ranks(words, quick_bench, folder)
                 continue
-            arguments = [*words[1:], "--help"] if words[2] == "io" else quick_bench(words[1:])
+            arguments = [*words[1:], "--help"] if words[2] in ("io", "papers") else quick_bench(words[1:])
             ended = program.run(*arguments, cwd=folder)
             problems += [] if ended.code == 0 else [f"{shlex.join(words)}: {ended.err[-800:]}"]
     return problems
