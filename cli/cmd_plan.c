@@ -881,10 +881,10 @@ static sw_status open_job(struct sw_settings *settings, struct sw_ranks *ranks, 
         SW_TRY(sw_trace_file_check(settings->trace));
     if (settings->svg != NULL)
         SW_TRY(sw_timeline_svg_check(settings->svg));
-    if (!settings->init)
-        SW_TRY(sw_ranks_agree_on_error(ranks, sw_source_check_weights(settings->model)));
     if (settings->adapter != NULL)
         SW_TRY(sw_ranks_agree_on_error(ranks, take_adapter(settings)));
+    if (!settings->init)
+        SW_TRY(sw_ranks_agree_on_error(ranks, sw_source_check_weights(settings->model, &settings->tuning)));
     return sw_job_open(&spec, out);
 }
 

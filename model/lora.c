@@ -236,10 +236,16 @@ static sw_status prepare_base(void *context, int64_t unit, int64_t first, int64_
     return init->base.prepare(init->base.context, unit, first, count);
 }
 
+static sw_status take_record(void *context, int64_t unit, int64_t grain, void *record) {
+    const struct sw_lora_init *init = context;
+    return init->base.record(init->base.context, unit, grain, record);
+}
+
 struct sw_load sw_lora_load(struct sw_lora_init *init) {
     struct sw_load load = init->base;
     load.fill = fill_all;
     load.prepare = init->base.prepare == NULL ? NULL : prepare_base;
+    load.record = init->base.record == NULL ? NULL : take_record;
     load.context = init;
     return load;
 }

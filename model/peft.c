@@ -484,6 +484,11 @@ static sw_status prepare(void *context, int64_t unit, int64_t first, int64_t cou
     return self->base.prepare != NULL ? self->base.prepare(self->base.context, unit, first, count) : SW_OK;
 }
 
+static sw_status take_record(void *context, int64_t unit, int64_t grain, void *record) {
+    const struct sw_peft *self = context;
+    return self->base.record(self->base.context, unit, grain, record);
+}
+
 /* Finds the file's tensors of a unit, and counts them. */
 static sw_status find_in_unit(struct sw_peft *self, int64_t u, int64_t *count) {
     const struct sw_unit *unit = &self->units->unit[u];
@@ -516,6 +521,7 @@ sw_status sw_peft_load(struct sw_peft *self, const struct sw_units *units, const
     *out = *base;
     out->fill = fill;
     out->prepare = prepare;
+    out->record = base->record == NULL ? NULL : take_record;
     out->context = self;
     return SW_OK;
 }

@@ -7,6 +7,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Weights are made in two buffers of host memory: threads fill one while the other is copied to the device. */
 enum { BOX_GRAINS = 64, BOXES = 2 };
@@ -214,16 +215,20 @@ static sw_status send_box(const struct box *box, void *to) {
 
 /* Makes one record of weights of both signs. Time depends on no number, so none is drawn and quantized. */
 static void make_record(sw_base_format format, char *record) {
-    enum { CODE_STEP = 37 };
+    enum { CODE_STEP = 37, NOT_NAN = 0xf7, SCALE_BYTE = 127 - 7 };
     const float scale = 0x1p-12f;
+    struct sw_nf4_record *nf4 = (struct sw_nf4_record *)(void *)record;
+    struct sw_fp8_record *fp8 = (struct sw_fp8_record *)(void *)record;
+    struct sw_mxfp4_record *mxfp4 = (struct sw_mxfp4_record *)(void *)record;
     for (int64_t i = 0; i < sw_base_grain_bytes(format); i++)
-        record[i] = (char)(i * CODE_STEP);
-    if (format == SW_BASE_NF4) {
-        struct sw_nf4_record *nf4 = (struct sw_nf4_record *)(void *)record;
+        record[i] = (char)(format == SW_BASE_FP8 ? i * CODE_STEP & NOT_NAN : i * CODE_STEP);
+    if (format == SW_BASE_NF4)
         nf4->spread = nf4->offset = scale;
-        return;
-    }
-    for (int block = 0; block < SW_QUANT_GRAIN_BLOCKS; block++)
+    if (format == SW_BASE_MXFP4)
+        memset(mxfp4->scales, SCALE_BYTE, sizeof mxfp4->scales);
+    for (int block = 0; format == SW_BASE_FP8 && block < SW_FP8_BASE_BLOCKS; block++)
+        fp8->scales[block] = scale;
+    for (int block = 0; format == SW_BASE_INT8 && block < SW_QUANT_GRAIN_BLOCKS; block++)
         ((float *)(void *)(record + SW_GRAIN_ELEMS))[block] = scale;
 }
 

@@ -361,6 +361,12 @@ static sw_status check_tuning(const struct sw_settings *s) {
     struct sw_tuning tuning = s->tuning;
     if (s->adapter != NULL && tuning.lora.rank == 0)
         tuning.lora.rank = 1;
+    if (s->init && sw_base_stored_elems((sw_base_format)tuning.base) > 0)
+        return sw_fail(
+            SW_ERR_ARG,
+            "--base-format %s keeps weights as a checkpoint stores them, and --init has no checkpoint; leave "
+            "one of them out",
+            sw_base_format_name((sw_base_format)tuning.base));
     return sw_tuning_check(&tuning);
 }
 

@@ -148,8 +148,9 @@ static const struct sw_option options[] = {
      .what = "start from the adapters in a folder that PEFT or `spillway export` wrote; the folder sets all of the"
              " above"},
     {.name = "--base-format", CHOICE(tuning.base), .commands = TRAIN | PLAN, .group = LEARNING, .initial = "compute",
-     .choices = "compute|int8|nf4",
-     .what = "keep the frozen matrices of blocks in the compute type, in 8 bits, or in 4 (NormalFloat, as QLoRA has them)"},
+     .choices = "compute|int8|nf4|fp8|mxfp4",
+     .what = "keep the frozen matrices of blocks in the compute type, in 8 bits, or in 4 (NormalFloat, as QLoRA has them); "
+             "fp8 and mxfp4: exactly as a checkpoint in such a format stores them"},
     {.name = "--lr", REAL(lr), .commands = TRAIN, .group = LEARNING, .initial = "auto", .value = "RATE", .real_min = 0,
      .real_max = 1e3, .allow_auto = true,
      .what = "peak learning rate, reached after the warm-up; auto: 1e-5 for loaded weights, 1e-4 with --lora, 3e-4"

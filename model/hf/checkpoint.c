@@ -598,6 +598,30 @@ static sw_status match_all(struct sw_checkpoint *checkpoint, const char *folder)
     return checkpoint->frozen_only ? SW_OK : check_tied_table(checkpoint, folder);
 }
 
+/* Refuses tensors of the base that the folder has in another format than the base. */
+static sw_status check_base(const struct sw_checkpoint *checkpoint, const char *folder) {
+    const struct sw_units *units = checkpoint->units;
+    const int64_t neighbours = sw_base_stored_elems(units->base);
+    for (int64_t u = 0; neighbours > 0 && u < units->count; u++)
+        for (int64_t t = 0; t < units->unit[u].tensor_count; t++) {
+            const struct sw_tensor *tensor = &units->unit[u].tensor[t];
+            const struct sw_stored_tensor *stored = &checkpoint->found[u][t];
+            if (tensor->offset >= units->unit[u].base_grains * SW_GRAIN_ELEMS)
+                continue;
+            if (stored->format != units->base)
+                return sw_fail(SW_ERR_ARG,
+                               "--base-format %s keeps matrices as they are stored, and '%s' in %s is stored as %s; "
+                               "leave it out, or take int8 or nf4",
+                               sw_base_format_name(units->base), tensor->name, folder, stored->values->type_name);
+            if (units->base == SW_BASE_FP8 && stored->block_cols % neighbours != 0 && stored->block_cols < stored->cols)
+                return sw_fail(SW_ERR_UNSUPPORTED,
+                               "--base-format fp8 needs a scale for each %lld weights of a row, and '%s' in %s has one "
+                               "for each %lld; leave it out, or take int8 or nf4",
+                               (long long)neighbours, tensor->name, folder, (long long)stored->block_cols);
+        }
+    return SW_OK;
+}
+
 /* Says once, when all weights are read, that some are in fewer bits. */
 static void say_quantized(const struct sw_checkpoint *checkpoint, const char *folder) {
     int64_t count = 0;
@@ -639,6 +663,8 @@ static sw_status open_folder(const char *folder, const struct sw_units *units, b
                                          &checkpoint->names);
     if (status == SW_OK)
         status = match_all(checkpoint, folder);
+    if (status == SW_OK)
+        status = check_base(checkpoint, folder);
     if (status == SW_OK)
         say_quantized(checkpoint, folder);
     if (status != SW_OK) {
@@ -720,6 +746,26 @@ sw_status sw_checkpoint_fill(void *context, int64_t unit, int64_t first, int64_t
     SW_TRY(sw_unit_walk(&fill.checkpoint->units->unit[unit], first, count, fill_run, &fill));
     zero_up_to(&fill, count);
     return SW_OK;
+}
+
+struct record_fill {
+    struct sw_checkpoint *checkpoint;
+    int64_t unit;
+    void *record;
+};
+
+static sw_status take_record(void *context, int64_t tensor, int64_t whole, int64_t run, int64_t at) {
+    const struct record_fill *fill = context;
+    return sw_stored_tensor_take(fill->checkpoint->tensors, &fill->checkpoint->found[fill->unit][tensor], whole, run,
+                                 at, fill->record);
+}
+
+sw_status sw_checkpoint_record(void *context, int64_t unit, int64_t grain, void *record) {
+    struct record_fill fill = {.checkpoint = context, .unit = unit, .record = record};
+    const struct sw_units *units = fill.checkpoint->units;
+    assert(sw_base_stored_elems(units->base) > 0 && grain < units->unit[unit].base_grains);
+    memset(record, 0, (size_t)sw_base_grain_bytes(units->base)); /* zeros stand for zeros in padding */
+    return sw_unit_walk(&units->unit[unit], grain * SW_GRAIN_ELEMS, SW_GRAIN_ELEMS, take_record, &fill);
 }
 
 struct announcement {

@@ -28,7 +28,7 @@ struct sw_checkpoint;
 /* Opens a folder's safetensors and matches them with the model's tensors. Fails if a tensor is missing, unknown or of
  * another shape. Tensors that training added to the model are not looked for, and are filled with zeros. Names may lack
  * the family's prefix ("model.") or carry a wrapper's (checkpoint.c); causal-mask buffers and a tied lm_head are
- * ignored. */
+ * ignored. Fails where the units have a base in a format that only checkpoints have, and a tensor of it has another. */
 sw_status sw_checkpoint_open(const char *folder, const struct sw_units *units, struct sw_checkpoint **out);
 /* Opens the folder for the frozen tensors of the units alone, which it must have, and of which no other may be read. */
 sw_status sw_checkpoint_open_frozen(const char *folder, const struct sw_units *units, struct sw_checkpoint **out);
@@ -39,6 +39,9 @@ void sw_checkpoint_close(struct sw_checkpoint *checkpoint);
 sw_status sw_checkpoint_fill(void *context, int64_t unit, int64_t first, int64_t count, float *out);
 /* Reads ahead; call it in the order of the units. The sw_fill_prepare of sw_checkpoint_fill. */
 sw_status sw_checkpoint_prepare(void *context, int64_t unit, int64_t first, int64_t count);
+/* Takes the record of a grain of a unit's base. The units have a base in a format that only checkpoints have, and the
+ * folder was opened for them. The sw_fill_record of sw_checkpoint_fill. */
+sw_status sw_checkpoint_record(void *context, int64_t unit, int64_t grain, void *record);
 int64_t sw_checkpoint_bytes(const struct sw_checkpoint *checkpoint);      /* bytes of all tensors */
 int64_t sw_checkpoint_bytes_read(const struct sw_checkpoint *checkpoint); /* bytes read ahead so far */
 

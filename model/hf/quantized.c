@@ -248,6 +248,23 @@ sw_status sw_stored_tensor_read(struct sw_safetensors *tensors, const struct sw_
     return SW_OK;
 }
 
+sw_status sw_stored_tensor_take(struct sw_safetensors *tensors, const struct sw_stored_tensor *stored, int64_t first,
+                                int64_t count, int64_t at, void *record) {
+    const int64_t neighbours = sw_base_stored_elems(stored->format);
+    struct sw_fp8_record *fp8 = record;
+    struct sw_mxfp4_record *mxfp4 = record;
+    assert(first % neighbours == 0 && count % neighbours == 0 && at % neighbours == 0);
+    if (stored->format == SW_BASE_MXFP4) {
+        SW_TRY(sw_safetensors_read_bytes(tensors, stored->values, first / 2, count / 2, mxfp4->codes + at / 2));
+        return sw_safetensors_read_bytes(tensors, stored->scales, first / neighbours, count / neighbours,
+                                         mxfp4->scales + at / neighbours);
+    }
+    SW_TRY(sw_safetensors_read_bytes(tensors, stored->values, first, count, fp8->codes + at));
+    for (int64_t i = 0; i < count; i += neighbours)
+        fp8->scales[(at + i) / neighbours] = scale_at(stored, first + i);
+    return SW_OK;
+}
+
 sw_status sw_stored_tensor_announce(struct sw_safetensors *tensors, const struct sw_stored_tensor *stored,
                                     int64_t first, int64_t count, int64_t position, bool *out_taken) {
     const int64_t end = first + count;

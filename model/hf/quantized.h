@@ -48,6 +48,10 @@ void sw_stored_tensor_release(struct sw_stored_tensor *stored);
 /* Reads the values of elements [first, first+count). Threads as for sw_safetensors_read_f32. */
 sw_status sw_stored_tensor_read(struct sw_safetensors *tensors, const struct sw_stored_tensor *stored, int64_t first,
                                 int64_t count, float *out);
+/* Takes the codes and scales of these elements into the record of a grain, where they begin at element `at`. The format
+ * is not SW_BASE_TYPED, and all three numbers are multiples of sw_base_stored_elems. */
+sw_status sw_stored_tensor_take(struct sw_safetensors *tensors, const struct sw_stored_tensor *stored, int64_t first,
+                                int64_t count, int64_t at, void *record);
 /* Announces these elements, as sw_safetensors_announce does. */
 sw_status sw_stored_tensor_announce(struct sw_safetensors *tensors, const struct sw_stored_tensor *stored,
                                     int64_t first, int64_t count, int64_t position, bool *out_taken);

@@ -175,13 +175,18 @@ typedef sw_status (*sw_fill_function)(void *context, int64_t unit, int64_t first
 /* Prepares the fills of elements [first, first+count) of a unit. */
 typedef sw_status (*sw_fill_prepare)(void *context, int64_t unit, int64_t first, int64_t count);
 
+/* Writes the record of a grain of a unit's base as the source has it, in the format of the base. */
+typedef sw_status (*sw_fill_record)(void *context, int64_t unit, int64_t grain, void *record);
+
 /* A source of masters. Units are asked for in order, and the elements of a unit in order. */
 struct sw_load {
     sw_fill_function fill; /* called by several threads at once, for neighbouring grains */
     /* Called by one thread before the fills of these elements, while no fill runs: brings what they read into memory,
      * and may start on what follows. May be NULL. */
     sw_fill_prepare prepare;
-    void *context;       /* passed to fill and prepare */
+    /* Called like fill, after it, where the base has a format that only checkpoints have. NULL: the source has none. */
+    sw_fill_record record;
+    void *context;       /* passed to fill, prepare and record */
     int64_t most_grains; /* grains that prepare can have ready at once; 0: any number */
     /* Receives progress now and then; its error ends the loading. May be NULL. */
     sw_status (*progress)(void *context, int64_t done_grains, int64_t total_grains);

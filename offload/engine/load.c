@@ -23,7 +23,7 @@ enum { RUNS = 3 };
 static_assert(2 * BOXES + CELL_BUFFERS <= SW_STORE_LANE_TRANSFERS, "a box is written in two transfers at most");
 
 /* Few enough elements that a device of many threads rounds them on the calling thread alone. */
-enum { ROUNDED_AT_ONCE = SW_GRAIN_ELEMS / 2 };
+enum { ROUNDED_AT_ONCE = SW_GRAIN_ELEMS / 2, COMPARED_AT_ONCE = 2048 };
 
 #define MASTER_BYTES (SW_GRAIN_ELEMS * (int64_t)sizeof(float))
 
@@ -381,6 +381,33 @@ static sw_status quantize_grain(const struct fill *fill, int64_t g, const float 
                             .records = box->rounded + g * sw_base_grain_bytes(units->base));
 }
 
+/* Takes the record of one grain from the source. Its values must be the filled weights: these were checked, if the
+ * source has checksums, and the record was not. */
+static sw_status take_record(const struct fill *fill, int64_t g, const float *master) {
+    const struct box *box = fill->box;
+    const struct sw_load *load = fill->loader->load;
+    const struct sw_units *units = fill->loader->engine->plan->spec.units;
+    const char *name = sw_base_format_name(units->base);
+    char *record = box->rounded + g * sw_base_grain_bytes(units->base);
+    struct sw_stream *stream = fill->loader->stream[g];
+    float values[COMPARED_AT_ONCE];
+    if (load->record == NULL)
+        return sw_fail(SW_ERR_UNSUPPORTED,
+                       "--base-format %s keeps weights as a checkpoint stores them, and these come in another form; "
+                       "leave it out, or take int8 or nf4",
+                       name);
+    SW_TRY(load->record(load->context, box->unit, box->first_grain + g, record));
+    for (int64_t at = 0; at < SW_GRAIN_ELEMS; at += COMPARED_AT_ONCE) {
+        SW_TRY(sw_dequantize_base(stream, .type = SW_F32, .format = units->base, .first_elem = at,
+                                  .elems = COMPARED_AT_ONCE, .records = record, .to = values));
+        SW_TRY(sw_stream_synchronize(stream));
+        if (memcmp(values, master + at, sizeof values) != 0)
+            return sw_fail(SW_ERR_CORRUPT, "the weights of %s in %s changed while they were loaded",
+                           tensor_of(&units->unit[box->unit], (box->first_grain + g) * SW_GRAIN_ELEMS + at), name);
+    }
+    return SW_OK;
+}
+
 static sw_status fill_grain(const struct fill *fill, int64_t g) {
     const struct box *box = fill->box;
     const struct sw_load *load = fill->loader->load;
@@ -392,8 +419,9 @@ static sw_status fill_grain(const struct fill *fill, int64_t g) {
     struct sw_stream *stream = fill->loader->stream[g];
     SW_TRY(load->fill(load->context, box->unit, (box->first_grain + g) * SW_GRAIN_ELEMS, SW_GRAIN_ELEMS, master));
     const bool packs = sw_units_packs(plan->spec.units, box->unit);
+    const bool stored = sw_base_stored_elems(plan->spec.units->base) > 0;
     if (base)
-        SW_TRY(quantize_grain(fill, g, master));
+        SW_TRY(stored ? take_record(fill, g, master) : quantize_grain(fill, g, master));
     if (packs)
         SW_TRY(sw_engine_pack(fill->loader->engine, stream, box->unit, (struct sw_span){box->first_grain + g, 1},
                               master, rounded));

@@ -268,6 +268,27 @@ static sw_status check_joined(const struct sw_unit *unit) {
     return SW_OK;
 }
 
+/* Refuses tensors of a base whose rows do not have whole blocks of the base's format. In the unit's vector they then
+ * begin at whole blocks too. */
+static sw_status check_rows(const struct sw_units *units, const struct sw_unit *unit) {
+    const int64_t neighbours = sw_base_stored_elems(units->base);
+    for (int64_t t = 0; neighbours > 0 && t < unit->tensor_count; t++) {
+        const struct sw_tensor *tensor = &unit->tensor[t];
+        const struct sw_part *part = &tensor->part;
+        const int64_t lengths[] = {tensor->dim[tensor->dims - 1], part->cols, part->first_col, part->block_cols,
+                                   part->block_stride};
+        for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++)
+            if (tensor->offset < unit->base_grains * SW_GRAIN_ELEMS && lengths[i] % neighbours != 0)
+                return sw_fail(SW_ERR_UNSUPPORTED,
+                               "--base-format %s needs rows of whole blocks of %lld weights, and %s has rows or parts "
+                               "of %lld; leave it out, or take int8 or nf4",
+                               sw_base_format_name(units->base), (long long)neighbours, tensor->name,
+                               (long long)lengths[i]);
+        assert(tensor->offset >= unit->base_grains * SW_GRAIN_ELEMS || tensor->offset % neighbours == 0);
+    }
+    return SW_OK;
+}
+
 static sw_status seal_unit(const struct sw_units *units, struct sw_unit *unit) {
     const bool block = unit != &units->unit[0] && unit != &units->unit[units->count - 1];
     const bool based = block && units->base != SW_BASE_TYPED;
@@ -279,6 +300,7 @@ static sw_status seal_unit(const struct sw_units *units, struct sw_unit *unit) {
                               .parted = frozen > 0 && (based || frozen < unit->tensor_count),
                               .based = based};
     SW_TRY(lay_out(unit, form));
+    SW_TRY(check_rows(units, unit));
     unit->trained_grain = frozen == unit->tensor_count ? unit->grains : unit->trained_grain;
     unit->run = calloc((size_t)unit->tensor_count + 1, sizeof *unit->run);
     if (unit->run == NULL)

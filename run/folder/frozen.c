@@ -470,6 +470,13 @@ static sw_status prepare(void *context, int64_t unit, int64_t first, int64_t cou
     return self->trained.prepare(self->trained.context, unit, begin, end - begin);
 }
 
+/* During a start the source has the records, afterwards the base. */
+static sw_status take_record(void *context, int64_t unit, int64_t grain, void *record) {
+    struct sw_frozen *self = context;
+    return self->taken != NULL ? self->trained.record(self->trained.context, unit, grain, record)
+                               : sw_checkpoint_record(self->checkpoint, unit, grain, record);
+}
+
 sw_status sw_frozen_load(struct sw_frozen *self, const struct sw_load *trained, struct sw_load *out) {
     *out = *trained;
     if (self == NULL)
@@ -479,6 +486,7 @@ sw_status sw_frozen_load(struct sw_frozen *self, const struct sw_load *trained, 
     self->trained = *trained;
     out->fill = fill;
     out->prepare = prepare;
+    out->record = self->checkpoint != NULL || trained->record != NULL ? take_record : NULL;
     out->context = self;
     return SW_OK;
 }

@@ -123,8 +123,10 @@ static sw_status open_model(struct sw_source *source, const struct sw_source_spe
         return sw_fail(SW_ERR_ARG, "'%s' describes a model but holds no weights; add --init to start from random ones",
                        model);
     SW_TRY(sw_checkpoint_open(source->folder, source->units, &source->checkpoint));
-    source->load =
-        (struct sw_load){.fill = sw_checkpoint_fill, .prepare = sw_checkpoint_prepare, .context = source->checkpoint};
+    source->load = (struct sw_load){.fill = sw_checkpoint_fill,
+                                    .prepare = sw_checkpoint_prepare,
+                                    .record = sw_checkpoint_record,
+                                    .context = source->checkpoint};
     return read_model(source, spec);
 }
 
@@ -134,11 +136,11 @@ sw_status sw_source_open_model(const struct sw_source_spec *spec, struct sw_sour
     return hand_over(source, open_model(source, spec), out);
 }
 
-sw_status sw_source_check_weights(const char *model) {
+sw_status sw_source_check_weights(const char *model, const struct sw_tuning *tuning) {
     struct sw_source *source = NULL;
     if (!is_folder(model) || !sw_folder_has_weights(model))
         return SW_OK;
-    SW_TRY(sw_source_open_model(&(struct sw_source_spec){.model = model, .tiles = 1}, &source));
+    SW_TRY(sw_source_open_model(&(struct sw_source_spec){.model = model, .tiles = 1, .tuning = tuning}, &source));
     sw_source_close(source);
     return SW_OK;
 }

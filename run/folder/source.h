@@ -29,8 +29,9 @@ struct sw_source_spec {
 
 /* Opens a model folder or a preset. Checks everything and loads nothing yet. */
 sw_status sw_source_open_model(const struct sw_source_spec *spec, struct sw_source **out);
-/* Checks the weights of a model folder as sw_source_open_model does, if it has any. */
-sw_status sw_source_check_weights(const char *model);
+/* Checks the weights of a model folder as sw_source_open_model does, if it has any. tuning: what training is to change,
+ * which says in which form the folder must have the base. */
+sw_status sw_source_check_weights(const char *model, const struct sw_tuning *tuning);
 /* Opens the folder of a run; or else a model folder, for which nothing can have been moved, with an adapter unless that
  * is NULL. */
 sw_status sw_source_open_any(const char *run_or_model, const struct sw_run_moved *moved, const char *adapter,

@@ -1,14 +1,17 @@
 """Checkpoints in fp8 and MXFP4 as a user has them: their values are those of the formats' definitions, worked out here,
-for training, evaluation, generation and exports; and what is wrong in them is refused by name."""
+for training, evaluation, generation and exports; a frozen base that keeps such a format has the same numbers as one of the
+values; and what is wrong in checkpoints is refused by name."""
 
 import json
 import os
 import random
 import struct
+import subprocess
 
 import hf_folder
 import program
 from program import script_test
+from ranks_jobs import threads
 
 SCRATCH = program.scratch_folder()
 DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(5, 12000))
@@ -134,8 +137,8 @@ def folders_of(kind, sizes=UNEVEN):
 FOLDERS = {kind: folders_of(kind) for kind in QUANTIZATION}
 
 
-def train(folder, run, *more, precision="fp32", rate="1e-3"):
-    return ["train", "--model", folder, "--data", DATA, "--run", path(run), "--steps", STEPS, "--warmup", 1, "--lr", rate,
+def train(folder, run, *more, precision="fp32", rate="1e-3", steps=STEPS):
+    return ["train", "--model", folder, "--data", DATA, "--run", path(run), "--steps", steps, "--warmup", 1, "--lr", rate,
             *program.SHAPE, "--precision", precision, *more]
 
 
@@ -261,4 +264,132 @@ def what_is_wrong_is_refused_by_name():
     return problems
 
 
-script_test.run(weights_are_the_values_of_their_codes, commands_compute_with_the_values, what_is_wrong_is_refused_by_name)
+# A base that keeps the format of its checkpoint: fp8 with fp32 scales of blocks, with a scale for each row, and mxfp4.
+BASES = {"blocks": "fp8", "rows": "fp8", "mxfp4": "mxfp4"}
+RECORD_BYTES = {"fp8": 16384 + 128 * 4, "mxfp4": 16384 // 2 + 512}
+EVEN_FOLDERS = {kind: folders_of(kind, EVEN) for kind in BASES}
+LORA = ("--lora", 4, "--lora-alpha", 8)
+AWAY = "weights=nvme,acts=nvme,grads=nvme,optimizer=nvme"
+
+
+def a_stored_base_has_the_numbers_of_its_values():
+    """On every tier, after a resume with another, and in bf16 and fp32, which hold the values of codes differently."""
+    problems = []
+    places = {"device": "weights=device", "host": "weights=host,optimizer=nvme", "nvme": AWAY}
+    for kind, form in BASES.items():
+        folder, plain, _ = EVEN_FOLDERS[kind]
+        for precision in ("bf16", "fp32"):
+            typed = f"typed-{kind}-{precision}"
+            program.must(*train(plain, typed, *LORA, precision=precision))
+            for name, place in list(places.items())[precision == "fp32":]:
+                run = f"{kind}-{precision}-{name}"
+                program.must(*train(folder, run, *LORA, "--base-format", form, "--place", place, precision=precision))
+                if program.numbers_of(path(run)) != program.numbers_of(path(typed)):
+                    problems.append(f"{run}: other numbers than the values' own")
+        program.must(*train(folder, f"{kind}-parts", *LORA, "--base-format", form, "--place", AWAY, "--schedule-steps", STEPS,
+                            precision="bf16", steps=1))
+        program.must("resume", path(f"{kind}-parts"), "--steps", STEPS, "--place", "weights=host")
+        if program.numbers_of(path(f"{kind}-parts")) != program.numbers_of(path(f"typed-{kind}-bf16")):
+            problems.append(f"{kind}: other numbers after a resume")
+    return problems
+
+
+def plans_and_runs_count_the_bytes_of_records():
+    problems = []
+    for kind, form in BASES.items():
+        folder = EVEN_FOLDERS[kind][0]
+        place = ("--place", "weights=nvme,optimizer=host,grads=host,acts=host")
+        plan = json.loads(program.must("plan", "--model", folder, *program.SHAPE, "--precision", "bf16", *LORA, "--base-format",
+                                       form, *place, "--nvme", SCRATCH, "--json").out)
+        grains = -(-sum(hf_folder.count(shape) for name, shape in shapes(EVEN).items() if is_matrix(name, shape)) // 16384)
+        frozen = plan["frozen"]
+        if (frozen["base_format"], frozen["base_bytes"]) != (form, LAYERS * grains * RECORD_BYTES[form]):
+            problems.append(f"{kind}: {grains} grains, planned {frozen}")
+        program.must(*train(folder, f"read-{kind}", *LORA, "--base-format", form, *place, precision="bf16"))
+        read = program.steps_of(path(f"read-{kind}"))[-1]["bytes"]["nvme_read"]
+        if read != plan["lanes"]["read"]["bytes"]:
+            problems.append(f"{kind}: {read} bytes read, planned {plan['lanes']['read']['bytes']}")
+    return problems
+
+
+def other_commands_know_a_stored_base():
+    """An evaluation has the loss of the training's own; verify finds nothing; a merged export is that of the values."""
+    problems = []
+    for kind, form in BASES.items():
+        folder, plain, _ = EVEN_FOLDERS[kind]
+        run = f"used-{kind}"
+        program.must(*train(folder, run, *LORA, "--base-format", form, "--val", VAL, "--eval-every", STEPS, precision="bf16"))
+        program.must(*train(plain, run + "-plain", *LORA, precision="bf16"))
+        logged = [line["val_loss"] for line in program.log_lines(path(run)) if "val_loss" in line][-1]
+        loss = json.loads(program.must("eval", path(run), "--data", VAL, "--seq", program.SEQ, "--precision", "bf16",
+                                       "--json").out)["loss"]
+        texts = [program.must("generate", path(name), "--prompt", "the ", "--max-tokens", 10, "--temperature", 0, "--precision",
+                              "bf16").out for name in (run, run + "-plain")]
+        report = json.loads(program.must("verify", path(run), "--json").out)
+        for name in (run, run + "-plain"):
+            program.must("export", path(name), path(name + "-out"), "--merge")
+        merged = [tensors_of(path(name + "-out")) for name in (run, run + "-plain")]
+        if abs(loss - logged) > 1e-9 * logged or texts[0] != texts[1] or report["bad"] != [] or merged[0] != merged[1]:
+            problems.append(f"{kind}: losses {loss} and {logged}, texts {texts}, bad {report['bad']}")
+    return problems
+
+
+def two_ranks_have_the_numbers_of_one():
+    problems = []
+    folder = EVEN_FOLDERS["blocks"][0]
+    for stage in (0, 3):
+        run = f"ranks-{stage}"
+        done = program.limits.run(threads(2, program.command(*train(folder, run, *LORA, "--base-format", "fp8", "--zero", stage,
+                                                                    precision="bf16"))),
+                                  stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            problems.append(f"stage {stage}: {done.stderr[-400:]}")
+    return problems or ([] if program.numbers_of(path("ranks-0")) == program.numbers_of(path("ranks-3")) else ["other numbers"])
+
+
+def bases_that_are_not_stored_so_are_refused():
+    even, uneven, plain = EVEN_FOLDERS["blocks"][0], FOLDERS["blocks"][0], EVEN_FOLDERS["blocks"][1]
+    mixed, _ = pieces("mxfp4", EVEN)
+    name = "model.layers.0.self_attn.o_proj.weight"
+    shape = shapes(EVEN)[name]
+    del mixed[name + "_blocks"], mixed[name + "_scales"]
+    mixed[name] = ("BF16", shape, bytes(2 * hf_folder.count(shape)))
+    part = hf_folder.make(path("mixed"), described(EVEN, MXFP4), file_of(mixed))
+
+    def base(folder, form, *more):
+        return train(folder, "none", *more, "--base-format", form)
+
+    rows = [("plain weights", base(plain, "fp8", *LORA), "--base-format fp8", "is stored as F32"),
+            ("another format", base(even, "mxfp4", *LORA), "--base-format mxfp4", "is stored as F8_E4M3"),
+            ("one matrix in bf16", base(part, "mxfp4", *LORA), name, "is stored as BF16"),
+            ("rows of parts of blocks", base(uneven, "fp8", *LORA), "blocks of 128 weights", "160"),
+            ("a plan of plain weights", ["plan", "--model", plain, *program.SHAPE, *LORA, "--base-format", "fp8"],
+             "is stored as F32")]
+    problems = program.refused_each(rows)
+    return problems + program.refused_each(
+        [("nothing frozen", base(even, "fp8"), "--lora or --freeze"),
+         ("random weights", base("llama-tiny", "fp8", "--init", *LORA), "--init"),
+         ("fp8 twice", train(even, "none", *LORA, "--base-format", "fp8", precision="fp8"), "--precision fp8")], status=2)
+
+
+def a_base_that_changed_is_refused():
+    """A code or a scale that changed in the folder since the run began is named."""
+    problems = []
+    for kind, form, tensor in (("blocks", "fp8", WRONG), ("blocks", "fp8", WRONG + "_scale_inv"),
+                               ("mxfp4", "mxfp4", WRONG + "_scales")):
+        stored, _ = pieces(kind, EVEN)
+        name = f"moved-{tensor.rsplit('.', 1)[-1]}-{form}"
+        folder = hf_folder.make(path(name), described(EVEN, QUANTIZATION[kind]), file_of(stored))
+        program.must(*train(folder, name + "-run", *LORA, "--base-format", form))
+        entry = stored[tensor]
+        set_bytes(tensor, 2, bytes([entry[2][2] ^ 1]))(stored)
+        program.write(os.path.join(folder, "model.safetensors"), file_of(stored))
+        problems += program.refused(f"{form}, {tensor}", ["resume", path(name + "-run"), "--steps", STEPS + 1], "has changed since",
+                                    "up_proj.weight")
+    return problems
+
+
+script_test.run(a_stored_base_has_the_numbers_of_its_values, plans_and_runs_count_the_bytes_of_records,
+                other_commands_know_a_stored_base, two_ranks_have_the_numbers_of_one, bases_that_are_not_stored_so_are_refused,
+                a_base_that_changed_is_refused, weights_are_the_values_of_their_codes, commands_compute_with_the_values,
+                what_is_wrong_is_refused_by_name)

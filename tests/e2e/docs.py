@@ -172,8 +172,7 @@ def quick_bench(words):
 
 
 def examples_of_benches_run():
-    """Examples of `bench io` and `bench papers`, which take longer than this test, are only parsed: cli_bench_io and
-    cli_bench_papers run these benches."""
+    """Examples of `bench io`, which take longer than this test, are only parsed: cli_bench_io runs it."""
     problems, folder = [], program.scratch_folder()
     prepare(folder)
     program.must("plan", "--model", "gpt2-tiny", "--rates", os.path.join(folder, "rates.json"))
@@ -182,7 +181,7 @@ def examples_of_benches_run():
             if words[0] == "mpirun":
                 problems += run_ranks(words, quick_bench, folder)
                 continue
-            arguments = [*words[1:], "--help"] if words[2] in ("io", "papers") else quick_bench(words[1:])
+            arguments = [*words[1:], "--help"] if words[2] == "io" else quick_bench(words[1:])
             ended = program.run(*arguments, cwd=folder)
             problems += [] if ended.code == 0 else [f"{shlex.join(words)}: {ended.err[-800:]}"]
     return problems

@@ -93,7 +93,9 @@ static int64_t based_of(const struct sw_plan *plan, int64_t unit) {
 }
 
 static int64_t cells_of(const struct sw_plan *plan, int64_t unit) {
-    const int64_t record = plan->spec.units->base == SW_BASE_NF4 ? 8512 : 16640;
+    static const int64_t records[] = {
+        [SW_BASE_INT8] = 16640, [SW_BASE_NF4] = 8512, [SW_BASE_FP8] = 16896, [SW_BASE_MXFP4] = 8704};
+    const int64_t record = records[plan->spec.units->base];
     return (based_of(plan, unit) * record + 32767) / 32768;
 }
 

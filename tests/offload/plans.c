@@ -100,7 +100,7 @@ static void draw_parts(const struct plans_random *random, struct sw_units *units
 
 /* Quantizes some or all frozen grains of blocks. */
 static void quantize_blocks(struct plans_random *random, struct sw_units *units) {
-    units->base = plans_draw(random, 0, 1) == 0 ? SW_BASE_INT8 : SW_BASE_NF4;
+    units->base = (sw_base_format)plans_draw(random, SW_BASE_INT8, SW_BASE_MXFP4);
     for (int64_t u = 1; u + 1 < units->count; u++) {
         struct sw_unit *unit = &units->unit[u];
         unit->base_grains =

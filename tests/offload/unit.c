@@ -476,6 +476,34 @@ static void the_base_has_the_frozen_matrices_of_blocks(void **state) {
     }
 }
 
+/* A format that only checkpoints have needs rows of whole blocks, in frozen matrices of blocks alone. */
+static void a_stored_base_has_rows_of_whole_blocks(void **state) {
+    (void)state;
+    static const struct {
+        sw_base_format base;
+        int64_t cols;
+        bool frozen, refused;
+    } cases[] = {{SW_BASE_FP8, 256, true, false},  {SW_BASE_FP8, 192, true, true},  {SW_BASE_FP8, 192, false, false},
+                 {SW_BASE_MXFP4, 96, true, false}, {SW_BASE_MXFP4, 80, true, true}, {SW_BASE_NF4, 80, true, false}};
+    enum { UNITS = 3 };
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        struct sw_units *units;
+        must(sw_units_create(UNITS, &units));
+        units->base = cases[c].base;
+        for (int u = 0; u < UNITS; u++) {
+            add(&units->unit[u], "even", 128, 128, true);
+            add(&units->unit[u], "rows", 64, cases[c].cols, true);
+            units->unit[u].tensor[0].frozen = true;
+            units->unit[u].tensor[1].frozen = cases[c].frozen;
+        }
+        assert_int_equal(sw_units_seal(units), cases[c].refused ? SW_ERR_UNSUPPORTED : SW_OK);
+        if (cases[c].refused)
+            assert_non_null(strstr(sw_error_message(SW_ERR_UNSUPPORTED), "rows has rows or parts of"));
+        sw_error_clear();
+        sw_units_destroy(units);
+    }
+}
+
 /* A unit that is frozen whole has the layout of one that is trained whole: runs made before rely on it. */
 static void freezing_a_whole_unit_moves_nothing(void **state) {
     (void)state;
@@ -521,6 +549,7 @@ int main(void) {
         cmocka_unit_test(room_for_rows_is_padding),
         cmocka_unit_test(the_frozen_span_comes_first),
         cmocka_unit_test(the_base_has_the_frozen_matrices_of_blocks),
+        cmocka_unit_test(a_stored_base_has_rows_of_whole_blocks),
         cmocka_unit_test(freezing_a_whole_unit_moves_nothing),
         cmocka_unit_test(frozen_tensors_that_cannot_be_apart_are_refused),
     };
