@@ -359,8 +359,8 @@ static bool reads_base(const struct sw_settings *settings) {
     return settings->model != NULL && sw_folder_has_weights(settings->model);
 }
 
-static int64_t frozen_file_bytes(const struct sw_job *p) {
-    return sw_frozen_file_bytes(p->plan->spec.units, reads_base(p->settings));
+static struct sw_frozen_part frozen_part_of(const struct sw_job *p) {
+    return sw_frozen_part_of(p->settings, &p->config, p->plan->spec.units, reads_base(p->settings));
 }
 
 /* Prints in which form the frozen matrices of blocks are kept, unless that is the compute type. */
@@ -398,12 +398,12 @@ static void print_frozen(const struct sw_job *p) {
     char size[SW_SIZE_CHARS], units[SW_COUNT_CHARS], parameters[SW_COUNT_CHARS];
     if (!sw_tuning_freezes(&p->settings->tuning))
         return;
-    sw_command_print(
-        0, INDENT, "frozen: %lld of %s, %s of the parameters, %s takes %s",
-        (long long)sw_units_frozen(p->plan->spec.units), sw_format_count(p->plan->spec.units->count, "unit", units),
-        sw_format_large(sw_units_frozen_parameters(p->plan->spec.units), parameters),
-        reads_base(p->settings) ? "which stay in the model's folder; the file of their checksums" : "whose file",
-        sw_format_size(frozen_file_bytes(p), size));
+    const struct sw_frozen_part frozen = frozen_part_of(p);
+    sw_command_print(0, INDENT, "frozen: %lld of %s, %s of the parameters, %s takes %s", (long long)frozen.units,
+                     sw_format_count(frozen.all_units, "unit", units), sw_format_large(frozen.parameters, parameters),
+                     reads_base(p->settings) ? "which stay in the model's folder; the file of their checksums"
+                                             : "whose file",
+                     sw_format_size(frozen.file_bytes, size));
     print_base(p->plan);
     printf("  %-14s%10s%13s%13s%13s%12s\n", "", "step", "device", "host", "disk", "written");
     print_frozen_row(p->settings->tuning.lora.rank > 0 ? "with --lora" : "with --freeze", &with);
@@ -665,9 +665,10 @@ static json_t *frozen_json(const struct sw_job *p) {
     if (!sw_tuning_freezes(&p->settings->tuning))
         return json_null();
     const struct sw_units *units = p->plan->spec.units;
-    return json_pack("{s:I, s:I, s:I, s:b, s:s, s:I, s:o}", "units", (json_int_t)sw_units_frozen(units), "parameters",
-                     (json_int_t)sw_units_frozen_parameters(units), "bytes", (json_int_t)frozen_file_bytes(p),
-                     "in_model", reads_base(p->settings), "base_format", sw_base_format_name(units->base), "base_bytes",
+    const struct sw_frozen_part frozen = frozen_part_of(p);
+    return json_pack("{s:I, s:I, s:I, s:b, s:s, s:I, s:o}", "units", (json_int_t)frozen.units, "parameters",
+                     (json_int_t)frozen.parameters, "bytes", (json_int_t)frozen.file_bytes, "in_model",
+                     reads_base(p->settings), "base_format", sw_base_format_name(units->base), "base_bytes",
                      (json_int_t)sw_units_all_base_bytes(units), "without", unfrozen_json(&p->price.unfrozen));
 }
 

@@ -92,7 +92,7 @@ static void say_schedule(const struct sw_schedule *before, const struct sw_sched
 
 static void say_adapters(const struct sw_trainer *trainer) {
     const struct sw_lora *lora = &trainer->run.settings.tuning.lora;
-    const struct sw_units *units = sw_model_get_units(trainer->job.model);
+    const struct sw_units *units = sw_trainer_whole_units(trainer);
     if (lora->rank > 0)
         sw_log_info("adapters: rank %lld, scale %.3g, of %s%s%s; %lld of %lld parameters are trained",
                     (long long)lora->rank, sw_lora_scale(lora), lora->targets != NULL ? lora->targets : SW_LORA_ALL,
@@ -114,7 +114,7 @@ static void say_start(const struct sw_trainer *trainer) {
     say_adapters(trainer);
     if (settings->tuning.freeze != NULL)
         sw_log_info("frozen: %s, %lld of the parameters", settings->tuning.freeze,
-                    (long long)sw_units_frozen_parameters(sw_model_get_units(trainer->job.model)));
+                    (long long)sw_units_frozen_parameters(sw_trainer_whole_units(trainer)));
     if (settings->tuning.base != SW_BASE_TYPED)
         sw_log_info("the frozen matrices of blocks are kept in %s",
                     sw_base_format_name((sw_base_format)settings->tuning.base));

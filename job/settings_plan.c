@@ -40,28 +40,40 @@ static double multiplying(const struct sw_tensor *tensor) {
     return tensor->dims > 1 ? (double)((part->used_rows > 0 ? part->used_rows : part->rows) * part->cols) : 0.0;
 }
 
+/* Returns the last of the model's matrices in a unit; -1: it has none. */
+static int64_t last_matrix(const struct sw_unit *unit) {
+    for (int64_t t = unit->tensor_count - 1; t >= 0; t--)
+        if (unit->tensor[t].dims > 1 && !unit->tensor[t].added)
+            return t;
+    return -1;
+}
+
 /* Counts the floating-point operations of a unit's forward pass for one micro-batch: two for each token and multiplying
  * parameter, and for causal attention two for each element of the hidden state and position. The embedding multiplies
  * nothing. With tiles or in a tensor group a block is two halves, each unit with its part of the heads; only the first
- * half attends. In a half, the last matrix is the last product and the others are the first product. */
+ * half attends. In a half, the model's last matrix and its adapter are the last product, and the others the first: of
+ * both, what is trained counts. */
 static void count_flops(const struct sw_units *units, int64_t unit, const struct sw_settings *settings,
                         struct sw_unit_cost *out) {
     const struct sw_tensor *table = &units->unit[0].tensor[0];
     const bool head = unit + 1 == units->count;
     const double rows = (double)(settings->micro_batch * settings->seq);
     double all = head && units->tied ? (double)table->elems : 0.0, last = 0.0, frozen = 0.0;
-    for (int64_t t = 0; t < units->unit[unit].tensor_count; t++) {
-        const double elems = multiplying(&units->unit[unit].tensor[t]);
+    const struct sw_unit *of = &units->unit[unit];
+    const int64_t matrix = last_matrix(of), adapter = matrix < 0 ? -1 : sw_lora_of(of, matrix);
+    for (int64_t t = 0; t < of->tensor_count; t++) {
+        const double elems = multiplying(&of->tensor[t]);
+        const bool is_last = t == matrix || (adapter >= 0 && (t == adapter || t == adapter + 1));
         all += elems;
-        last = elems > 0.0 ? elems : last;
-        frozen += units->unit[unit].tensor[t].frozen ? elems : 0.0;
+        last += is_last && !of->tensor[t].frozen ? elems : 0.0;
+        frozen += of->tensor[t].frozen ? elems : 0.0;
     }
     const int64_t parts = settings->tiles * sw_settings_tensor_ranks(settings);
     const bool attends = !head && (parts == 1 || (unit - 1) / settings->tiles % 2 == 0);
     const double attention = attends ? (double)table->dim[1] / (double)parts * (double)settings->seq : 0.0;
     out->forward_flops = unit == 0 ? 0.0 : 2.0 * (all + attention) * rows;
     out->last_product_flops = 2.0 * last * rows;
-    out->first_product_flops = 2.0 * (all - last) * rows;
+    out->first_product_flops = 2.0 * (all - frozen - last) * rows;
     out->frozen_flops = 2.0 * frozen * rows;
 }
 

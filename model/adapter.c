@@ -76,24 +76,28 @@ static sw_status scaled(const struct sw_model *model, const struct sw_unit_call 
                             .to = typed, .scale = (float)sw_lora_scale(&model->shape.tuning.lora));
 }
 
-/* Drops elements of an adapter's input, or of the gradient at it. Each adapter and micro-batch has a stream, and that
+/* Drops elements of an adapter's input, or of the gradient at it: the same ones whichever rank of a tensor group has
+ * them. Each adapter and micro-batch has a stream, and that
  * of A's first values is none of them, as `draw` is not 0. */
 static sw_status drop(const struct sw_model *model, const struct sw_unit_call *call, const struct sw_adapter *adapter,
-                      int64_t cols, const void *x, void *y) {
+                      const void *x, void *y) {
+    const struct sw_tensor *a = &model->units->unit[call->unit].tensor[adapter->a];
+    const int64_t cols = a->part.cols;
     return sw_dropout(call->stream, .type = model->shape.type, .elems = model->rows * cols,
                       .rate = model->shape.tuning.lora.dropout, .seed = call->seed,
-                      .stream = adapter->stream ^ call->draw, .x = x, .y = y);
+                      .stream = adapter->stream ^ call->draw, .x = x, .y = y, .cols = cols,
+                      .first_col = a->part.first_col, .width = a->dim[1]);
 }
 
 /* Returns in *out what an adapter's A multiplies: x, or in a training step with dropout what is left of it. */
-static sw_status input_of(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name,
+static sw_status input_of(const struct sw_model *model, const struct sw_unit_call *call,
                           const struct sw_adapter *adapter, const void *x, const void **out) {
     void *dropped = area_at(call->work, model->work.adapter_input);
     *out = x;
     if (model->shape.tuning.lora.dropout == 0.0 || call->draw == 0)
         return SW_OK;
     *out = dropped;
-    return drop(model, call, adapter, model->linear[name].forward.k, x, dropped);
+    return drop(model, call, adapter, x, dropped);
 }
 
 /* Adds dh·A, the gradient at an adapter's input, to dx. */
@@ -106,9 +110,20 @@ static sw_status add_input_gradient(const struct sw_model *model, const struct s
     if (shape->accumulate)
         return SW_OK;
     if (call->draw > 0)
-        SW_TRY(drop(model, call, adapter, shape->n, gradient, gradient));
+        SW_TRY(drop(model, call, adapter, gradient, gradient));
     return sw_add(call->stream, .type = model->shape.type, .elems = shape->m * shape->n, .a = gradient, .b = dx,
                   .y = dx);
+}
+
+/* Return the addresses of an adapter's B, and of its accumulator. */
+static const void *b_at(const struct sw_model *model, const struct sw_unit_call *call,
+                        const struct sw_adapter *adapter) {
+    return (const char *)tensor_at(model, call, adapter->b) + adapter->b_first * sw_dtype_bytes(model->shape.type);
+}
+
+static float *b_acc_at(const struct sw_model *model, const struct sw_unit_call *call,
+                       const struct sw_adapter *adapter) {
+    return acc_at(model, call, adapter->b) + adapter->b_first;
 }
 
 /* Returns the address of a piece's columns in the rows of a product's result. */
@@ -124,9 +139,9 @@ sw_status sw_adapter_forward(const struct sw_model *model, const struct sw_unit_
         if ((adapter = adapter_of(model, call->unit, name, piece)) == NULL)
             continue;
         const struct products p = products_of(model, name, adapter);
-        SW_TRY(input_of(model, call, name, adapter, x, &input));
+        SW_TRY(input_of(model, call, adapter, x, &input));
         SW_TRY(scaled(model, call, &p.down, input, tensor_at(model, call, adapter->a), &h));
-        SW_TRY(sw_gemm(call->stream, &p.up, h, tensor_at(model, call, adapter->b), NULL, columns(model, adapter, y),
+        SW_TRY(sw_gemm(call->stream, &p.up, h, b_at(model, call, adapter), NULL, columns(model, adapter, y),
                        area_at(call->work, model->work.scratch)));
     }
     return SW_OK;
@@ -140,7 +155,7 @@ sw_status sw_adapter_input_gradient(const struct sw_model *model, const struct s
         if ((adapter = adapter_of(model, call->unit, name, piece)) == NULL)
             continue;
         const struct products p = products_of(model, name, adapter);
-        SW_TRY(scaled(model, call, &p.up_back, columns(model, adapter, dy), tensor_at(model, call, adapter->b), &dh));
+        SW_TRY(scaled(model, call, &p.up_back, columns(model, adapter, dy), b_at(model, call, adapter), &dh));
         SW_TRY(add_input_gradient(model, call, adapter, &p.down_back, dh, dx));
     }
     return SW_OK;
@@ -156,10 +171,10 @@ sw_status sw_adapter_weight_gradient(const struct sw_model *model, const struct 
             continue;
         const struct products p = products_of(model, name, adapter);
         const char *dy_piece = columns(model, adapter, dy);
-        SW_TRY(input_of(model, call, name, adapter, x, &input));
+        SW_TRY(input_of(model, call, adapter, x, &input));
         SW_TRY(scaled(model, call, &p.down, input, tensor_at(model, call, adapter->a), &h));
-        SW_TRY(sw_gemm(call->stream, &p.b_gradient, dy_piece, h, NULL, acc_at(model, call, adapter->b), scratch));
-        SW_TRY(scaled(model, call, &p.up_back, dy_piece, tensor_at(model, call, adapter->b), &dh));
+        SW_TRY(sw_gemm(call->stream, &p.b_gradient, dy_piece, h, NULL, b_acc_at(model, call, adapter), scratch));
+        SW_TRY(scaled(model, call, &p.up_back, dy_piece, b_at(model, call, adapter), &dh));
         SW_TRY(sw_gemm(call->stream, &p.a_gradient, dh, input, NULL, acc_at(model, call, adapter->a), scratch));
     }
     return SW_OK;
@@ -168,32 +183,50 @@ sw_status sw_adapter_weight_gradient(const struct sw_model *model, const struct 
 /* A GPU's products take operands that begin at such multiples. */
 enum { PIECE_ALIGN_BYTES = 64 };
 
-/* Lists the adapters of a block. */
-static sw_status list_block(struct sw_model *model, int64_t u) {
+/* Returns the columns of a product's result that a piece of its matrix has, and the first row of the piece that the
+ * rank computes with. before: the columns of the pieces before it. */
+static struct sw_own_rows columns_of(const struct sw_model *model, enum linear_name linear, int piece,
+                                     const struct sw_tensor *base, int64_t before) {
+    if (linear == LINEAR_QKV && sw_cut_copies_kv(&model->config, &model->cut))
+        return sw_own_rows_of(model, QKV_WEIGHT, piece);
+    return (struct sw_own_rows){.collected = before,
+                                .rows = model->config.out_first ? base->part.rows : base->part.cols};
+}
+
+/* Lists the adapters of a product of a block, of whose matrix the unit has the pieces from tensor `first` on. */
+static sw_status list_product(struct sw_model *model, int64_t u, enum linear_name linear, int first) {
     const bool gpu = !sw_device_info(model->device).host_memory;
-    const int64_t typed = sw_dtype_bytes(model->shape.type);
+    const int64_t typed = sw_dtype_bytes(model->shape.type), rank = model->shape.tuning.lora.rank;
     const struct sw_unit *unit = &model->units->unit[u];
+    int64_t col = 0;
+    for (int piece = 0; piece < sw_block_pieces(&model->config, sw_weight_of(linear)); piece++) {
+        const struct sw_tensor *base = &unit->tensor[first + piece];
+        const struct sw_own_rows own = columns_of(model, linear, piece, base, col);
+        const int64_t a = sw_lora_of(unit, first + piece);
+        if (a >= 0)
+            model->adapter[(u * LINEARS + linear) * SW_MOST_PIECES + piece] =
+                (struct sw_adapter){.a = (int)a,
+                                    .b = (int)a + 1,
+                                    .col = own.collected,
+                                    .cols = own.rows,
+                                    .b_first = own.first * rank,
+                                    .stream = sw_lora_stream(&unit->tensor[a])};
+        if (a >= 0 && gpu && own.collected * typed % PIECE_ALIGN_BYTES != 0)
+            return sw_fail(SW_ERR_UNSUPPORTED,
+                           "the result of %s begins at column %lld, and a GPU multiplies from multiples of %lld on; "
+                           "leave it out of --lora-targets",
+                           base->name, (long long)own.collected, (long long)(PIECE_ALIGN_BYTES / typed));
+        col += own.rows;
+    }
+    return SW_OK;
+}
+
+/* Lists the adapters of a block, or of a half of one. */
+static sw_status list_block(struct sw_model *model, int64_t u) {
     for (int linear = 0; linear < LINEARS; linear++) {
         const int first = sw_block_tensor_in(model, u, sw_weight_of((enum linear_name)linear));
-        int64_t col = 0;
-        for (int piece = 0; piece < sw_block_pieces(&model->config, sw_weight_of((enum linear_name)linear)); piece++) {
-            const struct sw_tensor *base = &unit->tensor[first + piece];
-            const int64_t a = sw_lora_of(unit, first + piece), outputs = base->dim[model->config.out_first ? 0 : 1];
-            if (a >= 0)
-                model->adapter[(u * LINEARS + linear) * SW_MOST_PIECES + piece] =
-                    (struct sw_adapter){.a = (int)a,
-                                        .b = (int)a + 1,
-                                        .col = col,
-                                        .cols = outputs,
-                                        .stream = sw_lora_stream(&unit->tensor[a])};
-            if (a >= 0 && gpu && col * typed % PIECE_ALIGN_BYTES != 0)
-                return sw_fail(
-                    SW_ERR_UNSUPPORTED,
-                    "the result of %s begins at column %lld, and a GPU multiplies from multiples of %lld on; "
-                    "leave it out of --lora-targets",
-                    base->name, (long long)col, (long long)(PIECE_ALIGN_BYTES / typed));
-            col += outputs;
-        }
+        if (first >= 0)
+            SW_TRY(list_product(model, u, (enum linear_name)linear, first));
     }
     return SW_OK;
 }

@@ -21,24 +21,6 @@
 /* The tensors of queries, keys and values, in the order of their pieces in the unit. */
 enum { QKV_PIECES = 3 };
 
-/* The rows of one piece that this rank computes with. A row of a weight is a matrix row; a row of a bias is one
- * element. */
-struct own_rows {
-    int64_t first;     /* first row, within this rank's part of the tensor */
-    int64_t collected; /* first row within the collected matrix of queries, keys and values */
-    int64_t rows;
-};
-
-/* Returns the rows of a piece that this rank needs. kv_heads is smaller than the number of ranks, so neighbouring ranks
- * share each key-value head. The bias of queries is whole on every rank, their weight is cut. */
-static struct own_rows own_rows_of(const struct sw_model *model, enum sw_block_tensor tensor, int piece) {
-    const struct widths *w = &model->widths;
-    const int64_t kv_head = model->cut.rank / (model->cut.ranks / model->config.kv_heads);
-    if (piece == 0)
-        return (struct own_rows){.first = tensor == QKV_BIAS ? model->cut.rank * w->q : 0, .rows = w->q};
-    return (struct own_rows){.first = kv_head * w->kv, .collected = w->q + (piece - 1) * w->kv, .rows = w->kv};
-}
-
 /* Returns the index in the unit of the first of the three tensors, or -1 where this rank does not collect them. */
 static int first_piece(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor tensor) {
     return sw_cut_copies_kv(&model->config, &model->cut) ? sw_block_tensor_in(model, call->unit, tensor) : -1;
@@ -49,15 +31,20 @@ static sw_status collect(const struct sw_model *model, const struct sw_unit_call
     const int64_t bytes = row_elems * sw_dtype_bytes(model->shape.type);
     const int first = first_piece(model, call, tensor);
     for (int piece = 0; first >= 0 && piece < QKV_PIECES; piece++) {
-        const struct own_rows own = own_rows_of(model, tensor, piece);
+        const struct sw_own_rows own = sw_own_rows_of(model, tensor, piece);
         const int64_t elem = model->units->unit[call->unit].tensor[first + piece].offset + own.first * row_elems;
-        const char *from = (const char *)tensor_at(model, call, first + piece) + own.first * bytes;
-        if (sw_units_packs(model->units, call->unit) && tensor == QKV_WEIGHT)
+        char *at = to + own.collected * bytes;
+        if (is_in_base(model, call->unit, first + piece))
+            SW_TRY(sw_dequantize_base(call->stream, .type = model->shape.type, .format = model->units->base,
+                                      .first_elem = elem, .elems = own.rows * row_elems, .records = call->base,
+                                      .to = at));
+        else if (sw_units_packs(model->units, call->unit) && tensor == QKV_WEIGHT)
             SW_TRY(sw_unpack_weights(call->stream, .type = model->shape.type, .first_elem = elem,
-                                     .elems = own.rows * row_elems, .weights = call->weights,
-                                     .to = to + own.collected * bytes));
+                                     .elems = own.rows * row_elems, .weights = call->weights, .to = at));
         else
-            SW_TRY(sw_copy_on_device(call->stream, to + own.collected * bytes, from, own.rows * bytes));
+            SW_TRY(sw_copy_on_device(call->stream, at,
+                                     (const char *)tensor_at(model, call, first + piece) + own.first * bytes,
+                                     own.rows * bytes));
     }
     return SW_OK;
 }
@@ -70,10 +57,16 @@ static sw_status collect_qkv(const struct sw_model *model, const struct sw_unit_
     return collect(model, call, QKV_BIAS, 1, area_at(call->work, model->work.own_qkv_bias));
 }
 
+/* Tells whether this rank collects the three tensors and they are trained. */
+static bool has_own_acc(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor tensor) {
+    const int first = first_piece(model, call, tensor);
+    return first >= 0 && acc_at(model, call, first) != NULL;
+}
+
 static sw_status zero_acc(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor tensor,
                           int64_t row_elems, float *acc) {
     const int64_t bytes = model->widths.qkv * row_elems * (int64_t)sizeof *acc;
-    return first_piece(model, call, tensor) < 0 ? SW_OK : sw_zero(call->stream, acc, bytes);
+    return has_own_acc(model, call, tensor) ? sw_zero(call->stream, acc, bytes) : SW_OK;
 }
 
 static sw_status zero_qkv_acc(const struct sw_model *model, const struct sw_unit_call *call) {
@@ -84,8 +77,8 @@ static sw_status zero_qkv_acc(const struct sw_model *model, const struct sw_unit
 static sw_status add_acc(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor tensor,
                          int64_t row_elems, const float *from) {
     const int first = first_piece(model, call, tensor);
-    for (int piece = 0; first >= 0 && piece < QKV_PIECES; piece++) {
-        const struct own_rows own = own_rows_of(model, tensor, piece);
+    for (int piece = 0; has_own_acc(model, call, tensor) && piece < QKV_PIECES; piece++) {
+        const struct sw_own_rows own = sw_own_rows_of(model, tensor, piece);
         float *acc = acc_at(model, call, first + piece) + own.first * row_elems;
         SW_TRY(sw_add(call->stream, .type = SW_F32, .elems = own.rows * row_elems, .a = acc,
                       .b = from + own.collected * row_elems, .y = acc));
@@ -188,7 +181,7 @@ sw_status sw_block_matrix(const struct sw_model *model, const struct sw_unit_cal
 
 static float *acc_of(const struct sw_model *model, const struct sw_unit_call *call, int tensor) {
     const int at = sw_block_tensor_in(model, call->unit, (enum sw_block_tensor)tensor);
-    if (at >= 0 && is_collected(model, tensor))
+    if (at >= 0 && is_collected(model, tensor) && acc_at(model, call, at) != NULL)
         return area_at(call->work, tensor == QKV_WEIGHT ? model->work.own_qkv_acc : model->work.own_qkv_bias_acc);
     return at < 0 ? NULL : acc_at(model, call, at);
 }
@@ -202,8 +195,10 @@ static float *norm_acc_of(const struct sw_model *model, const struct sw_unit_cal
 sw_status sw_linear_forward(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name,
                             enum sw_block_tensor weight, const void *x, const void *addend, void *y) {
     const struct linear *linear = &model->linear[name];
-    /* Only the first tile adds the bias, because the tiles add up to one product. */
-    const void *bias = weights_of(model, call, (int)weight + 1), *matrix;
+    /* Only the first tile, and the first rank of a tensor group, adds the bias of a product whose results are added up.
+     */
+    const bool adds_bias = model->cut.rank == 0 || !is_behind_sum(name);
+    const void *bias = adds_bias ? weights_of(model, call, (int)weight + 1) : NULL, *matrix;
     SW_TRY(sw_block_matrix(model, call, weight, &matrix));
     SW_TRY(sw_gemm_add(call->stream, bias != NULL ? &linear->forward : &linear->forward_plain, x, matrix, bias, addend,
                        y, area_at(call->work, model->work.scratch)));
@@ -213,8 +208,7 @@ sw_status sw_linear_forward(const struct sw_model *model, const struct sw_unit_c
 /* Returns the rows that count in the gradient of a bias. A bias that follows a sum over a tensor group exists on every
  * rank, and each rank adds up its own rows. */
 static struct sw_span bias_rows(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name) {
-    const bool behind_sum = name == LINEAR_PROJECTION || name == LINEAR_DOWN;
-    return model->cut.ranks > 1 && behind_sum ? call->own_rows : (struct sw_span){.grains = model->rows};
+    return model->cut.ranks > 1 && is_behind_sum(name) ? call->own_rows : (struct sw_span){.grains = model->rows};
 }
 
 /* Adds the gradients of a weight and of its bias, which is the tensor after it, unless they are frozen. */

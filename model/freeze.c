@@ -174,15 +174,16 @@ sw_status sw_tuning_check(const struct sw_tuning *tuning) {
     return check_freeze(tuning->freeze);
 }
 
-sw_status sw_tuning_apply(const struct sw_tuning *tuning, const struct sw_model_config *config, int64_t block_units,
-                          struct sw_units *units) {
+sw_status sw_tuning_apply(const struct sw_tuning *tuning, const struct sw_model_config *config, int ranks,
+                          int64_t tiles, struct sw_units *units) {
     const struct sw_unit *embedding = &units->unit[0];
+    const int64_t block_units = (units->count - 2) / config->layers;
     if (!sw_tuning_freezes(tuning))
         return SW_OK;
     units->base = (sw_base_format)tuning->base;
-    if (tuning->lora.rank > 0 && block_units > 1)
+    if (tuning->lora.rank > 0 && tiles > 1)
         return sw_fail(SW_ERR_UNSUPPORTED, "--lora needs whole blocks; leave out --tiles");
-    SW_TRY(tuning->lora.rank > 0 ? sw_lora_add(&tuning->lora, config, units)
+    SW_TRY(tuning->lora.rank > 0 ? sw_lora_add(&tuning->lora, config, ranks > 1, units)
                                  : freeze_tensors(tuning->freeze, config, block_units, units));
     /* Its gradient comes first, and that of a tied table begins with the head. */
     for (int64_t t = 1; t < embedding->tensor_count; t++)

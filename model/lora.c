@@ -6,7 +6,6 @@
 #include "core/rng.h"
 #include "model/model_private.h"
 
-#include <assert.h>
 #include <fnmatch.h>
 #include <math.h>
 #include <stdio.h>
@@ -86,47 +85,93 @@ static bool targets(const char *part, enum linear_name linear, const char *modul
     return names(part, module);
 }
 
-/* The matrix of a product of a block, or one of its pieces. */
+/* The units that get adapters: a whole model's, or those of a rank of a tensor group. */
+struct adapted {
+    const struct sw_lora *lora;
+    const struct sw_model_config *config;
+    struct sw_units *units;
+    bool group;
+};
+
+/* The matrix of a product of a block, or one of its pieces, and the unit's part of it. */
 struct matrix {
     char module[SW_TENSOR_NAME_CHARS];
     int64_t inputs, outputs;
+    struct sw_part part;
 };
 
-/* Describes a piece of the matrix of a product of the block in unit `u`. Returns false if it has no such piece. */
-static bool matrix_of(const struct sw_model_config *config, const struct sw_unit *unit, int64_t u,
-                      enum linear_name linear, int piece, struct matrix *out) {
+/* Describes a piece of the matrix of a product of the block in unit `u`. Returns false if the unit has no such piece.
+ */
+static bool matrix_of(const struct adapted *adapted, int64_t u, enum linear_name linear, int piece,
+                      struct matrix *out) {
+    const struct sw_model_config *config = adapted->config;
+    const int64_t block_units = (adapted->units->count - 2) / config->layers;
     const struct sw_tensor_names *all = sw_family_find(config->family)->names;
     char name[SW_TENSOR_NAME_CHARS];
     if (piece >= sw_block_pieces(config, sw_weight_of(linear)))
         return false;
-    snprintf(name, sizeof name, "%s%lld.%s", all->block, (long long)(u - 1),
+    snprintf(name, sizeof name, "%s%lld.%s", all->block, (long long)((u - 1) / block_units),
              all->piece[sw_weight_of(linear)][piece].name);
-    const struct sw_tensor *found = sw_unit_find(unit, name);
-    assert(found != NULL);
+    const struct sw_tensor *found = sw_unit_find(&adapted->units->unit[u], name);
+    if (found == NULL)
+        return false;
     const int64_t *dim = found->dim;
     sw_lora_module(name, out->module);
     out->inputs = dim[config->out_first ? 1 : 0];
     out->outputs = dim[config->out_first ? 0 : 1];
+    out->part = found->part;
     return true;
 }
 
-static sw_status add_tensor(struct sw_unit *unit, const struct matrix *of, const char *end, int64_t rows,
-                            int64_t cols) {
+/* Return the unit's part of A and of B. The outputs of a matrix that has queries, keys and values side by side are cut
+ * in three blocks, which are no run of rows of B: its part is a part of one long row. */
+
+static struct sw_part part_of_a(const struct adapted *adapted, const struct matrix *of) {
+    const bool out_first = adapted->config->out_first;
+    const int64_t inputs = out_first ? of->part.cols : of->part.rows;
+    return (struct sw_part){.rows = adapted->lora->rank,
+                            .first_col = out_first ? of->part.first_col : of->part.first_row,
+                            .cols = inputs,
+                            .block_cols = inputs,
+                            .block_stride = of->inputs,
+                            .replicated = adapted->group && inputs == of->inputs};
+}
+
+static struct sw_part part_of_b(const struct adapted *adapted, const struct matrix *of) {
+    const bool out_first = adapted->config->out_first;
+    const int64_t rank = adapted->lora->rank, outputs = out_first ? of->part.rows : of->part.cols;
+    struct sw_part part = {.rows = of->outputs, .cols = rank, .block_cols = rank, .block_stride = rank};
+    if (outputs < of->outputs)
+        return (struct sw_part){.rows = 1,
+                                .width = of->outputs * rank,
+                                .first_col = (out_first ? of->part.first_row : of->part.first_col) * rank,
+                                .cols = outputs * rank,
+                                .block_cols = (out_first ? outputs : of->part.block_cols) * rank,
+                                .block_stride = (out_first ? of->outputs : of->part.block_stride) * rank};
+    part.replicated = adapted->group;
+    part.used_rows = of->part.used_rows;
+    return part;
+}
+
+static sw_status add_tensor(struct sw_unit *unit, const struct matrix *of, const char *end, int64_t rows, int64_t cols,
+                            const struct sw_part *part) {
     char name[SW_TENSOR_NAME_CHARS];
     if (snprintf(name, sizeof name, "%s%s", of->module, end) >= (int)sizeof name)
         return sw_fail(SW_ERR_UNSUPPORTED, "the adapter of %s would have a name of more than %d characters", of->module,
                        SW_TENSOR_NAME_CHARS - 1);
-    SW_TRY(sw_unit_add_tensor(unit, name, 2, (int64_t[]){rows, cols}, true));
+    SW_TRY(sw_unit_add_part(unit, name, 2, (int64_t[]){rows, cols}, part, true));
     unit->tensor[unit->tensor_count - 1].added = true;
     return SW_OK;
 }
 
 /* Adds the adapters that a part of --lora-targets names, unless they are there. *found: it named some. */
-static sw_status add_adapters(const struct sw_lora *lora, const struct sw_model_config *config, struct sw_unit *unit,
-                              int64_t u, const char *part, bool *found) {
+static sw_status add_adapters(const struct adapted *adapted, int64_t u, const char *part, bool *found) {
+    struct sw_unit *unit = &adapted->units->unit[u];
+    const int64_t rank = adapted->lora->rank;
     for (int linear = 0; linear < LINEARS; linear++) {
         struct matrix of;
-        for (int piece = 0; matrix_of(config, unit, u, (enum linear_name)linear, piece, &of); piece++) {
+        for (int piece = 0; matrix_of(adapted, u, (enum linear_name)linear, piece, &of); piece++) {
+            const struct sw_part a = part_of_a(adapted, &of), b = part_of_b(adapted, &of);
             char name[SW_TENSOR_NAME_CHARS + sizeof SW_LORA_A];
             if (!targets(part, (enum linear_name)linear, of.module))
                 continue;
@@ -134,21 +179,21 @@ static sw_status add_adapters(const struct sw_lora *lora, const struct sw_model_
             snprintf(name, sizeof name, "%s%s", of.module, SW_LORA_A);
             if (sw_unit_find(unit, name) != NULL)
                 continue;
-            SW_TRY(add_tensor(unit, &of, SW_LORA_A, lora->rank, of.inputs));
-            SW_TRY(add_tensor(unit, &of, SW_LORA_B, of.outputs, lora->rank));
+            SW_TRY(add_tensor(unit, &of, SW_LORA_A, rank, of.inputs, &a));
+            SW_TRY(add_tensor(unit, &of, SW_LORA_B, of.outputs, rank, &b));
         }
     }
     return SW_OK;
 }
 
-static sw_status add_targets(const struct sw_lora *lora, const struct sw_model_config *config, struct sw_units *units) {
-    const char *text = lora->targets != NULL ? lora->targets : SW_LORA_ALL;
+static sw_status add_targets(const struct adapted *adapted) {
+    const char *text = adapted->lora->targets != NULL ? adapted->lora->targets : SW_LORA_ALL;
     while (text != NULL) {
         char part[NAME_CHARS];
         bool found = false;
         SW_TRY(next_name(&text, "--lora-targets", part));
-        for (int64_t u = 1; u + 1 < units->count; u++)
-            SW_TRY(add_adapters(lora, config, &units->unit[u], u, part, &found));
+        for (int64_t u = 1; u + 1 < adapted->units->count; u++)
+            SW_TRY(add_adapters(adapted, u, part, &found));
         if (!found)
             return sw_fail(SW_ERR_ARG,
                            "'%s' in --lora-targets is none of " SW_LORA_ALL ", " SW_LORA_ATTENTION " and " SW_LORA_MLP
@@ -174,9 +219,10 @@ static int64_t save(const char *part, struct sw_units *units) {
     return count;
 }
 
-sw_status sw_lora_add(const struct sw_lora *lora, const struct sw_model_config *config, struct sw_units *units) {
+sw_status sw_lora_add(const struct sw_lora *lora, const struct sw_model_config *config, bool group,
+                      struct sw_units *units) {
     const char *text = lora->modules_to_save;
-    SW_TRY(add_targets(lora, config, units));
+    SW_TRY(add_targets(&(struct adapted){.lora = lora, .config = config, .units = units, .group = group}));
     for (int64_t u = 0; u < units->count; u++)
         for (int64_t t = 0; t < units->unit[u].tensor_count; t++)
             units->unit[u].tensor[t].frozen = !units->unit[u].tensor[t].added;

@@ -45,8 +45,12 @@ double sw_lora_scale(const struct sw_lora *lora);
 sw_status sw_lora_check(const struct sw_lora *lora);
 
 /* Adds the adapters' tensors to the blocks of units that are not sealed, and freezes all other tensors but
- * modules_to_save. Each block is one unit. Refuses names that no matrix or tensor of the model has. */
-sw_status sw_lora_add(const struct sw_lora *lora, const struct sw_model_config *config, struct sw_units *units);
+ * modules_to_save. A block is one unit, or in a tensor group (`group`) two, which have a rank's part of each half
+ * (Shoeybi et al., arXiv 1909.08053). Beside a matrix whose outputs are cut, the group cuts the rows of B, and every
+ * rank has A; beside one whose inputs are cut, it cuts the columns of A, and every rank has B. Refuses names that no
+ * matrix or tensor of the model has. */
+sw_status sw_lora_add(const struct sw_lora *lora, const struct sw_model_config *config, bool group,
+                      struct sw_units *units);
 
 /* Writes the name of a tensor's module: all but its last part. */
 void sw_lora_module(const char *tensor, char module[SW_TENSOR_NAME_CHARS]);

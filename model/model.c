@@ -122,19 +122,12 @@ static int64_t row_bytes(const struct sw_model *model) {
     return model->config.hidden * sw_dtype_bytes(model->shape.type);
 }
 
-/* Computes the last product of the first tile of a half. Only the first rank adds the bias; each rank adds the residual
- * of its own rows, and may not have the others. */
+/* Computes the last product of the first tile of a half. Each rank adds the residual of its own rows, and may not have
+ * the others. */
 static sw_status begin_half(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name,
                             enum sw_block_tensor weight, const void *x) {
     char *own_out = (char *)call->out + call->own_rows.first_grain * row_bytes(model);
-    const void *matrix;
-    if (model->cut.rank == 0) {
-        SW_TRY(sw_linear_forward(model, call, name, weight, x, NULL, call->out));
-    } else {
-        SW_TRY(sw_block_matrix(model, call, weight, &matrix));
-        SW_TRY(sw_gemm(call->stream, &model->linear[name].forward_plain, x, matrix, NULL, call->out,
-                       area_at(call->work, model->work.scratch)));
-    }
+    SW_TRY(sw_linear_forward(model, call, name, weight, x, NULL, call->out));
     return sw_add(call->stream, .type = model->shape.type, .elems = call->own_rows.grains * model->config.hidden,
                   .a = own_out, .b = call->own_in, .y = own_out);
 }
@@ -425,10 +418,9 @@ sw_status sw_model_create(const struct sw_model_config *config, const struct sw_
     model->vocab = sw_shard(config->vocab, model->cut.ranks, model->cut.rank);
     sw_status status = model->cut.ranks > 1
                            ? sw_model_rank_units(config, model->cut.ranks, model->cut.rank, model->cut.tiles,
-                                                 shape->optimizer, &model->units)
+                                                 shape->optimizer, &shape->tuning, &model->units)
                            : sw_model_units(config, model->cut.tiles, shape->optimizer, &shape->tuning, &model->units);
     assert(!shape->fp8 || (shape->type == SW_BF16 && shape->optimizer != SW_OPTIMIZER_FP32));
-    assert(!sw_tuning_freezes(&shape->tuning) || model->cut.ranks == 1);
     if (status == SW_OK)
         status = set_fp8(model);
     if (status == SW_OK)

@@ -51,10 +51,11 @@ sw_status sw_model_units(const struct sw_model_config *config, int64_t tiles, sw
  * attention and some columns of each MLP, each half in `tiles` units; some rows of the vocabulary in the embedding and
  * the output table; and some rows of the positions. Norms, and biases that follow a sum over the ranks, are whole
  * (`replicated` in struct sw_part). With more ranks than key-value heads, the weights of keys and values and the biases
- * of the same tensor are whole too. Fails with SW_ERR_ARG if the model's sizes cannot be divided like this; the message
- * names the nearest number of ranks, or the numbers of tiles, that fit. */
+ * of the same tensor are whole too. `tuning` is as for sw_model_units; lora.h says which part of an adapter a rank has.
+ * Fails with SW_ERR_ARG if the model's sizes cannot be divided like this; the message names the nearest number of
+ * ranks, or the numbers of tiles, that fit. */
 sw_status sw_model_rank_units(const struct sw_model_config *config, int ranks, int rank, int64_t tiles,
-                              sw_optimizer_format optimizer, struct sw_units **out);
+                              sw_optimizer_format optimizer, const struct sw_tuning *tuning, struct sw_units **out);
 /* Tells whether each rank's part of every layer can be cut into this many tiles. The model must be divisible among
  * `ranks`. */
 bool sw_model_tiles_fit(const struct sw_model_config *config, int ranks, int64_t tiles);

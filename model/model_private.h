@@ -92,6 +92,11 @@ static inline enum sw_block_tensor sw_weight_of(enum linear_name name) {
                                        : DOWN_WEIGHT;
 }
 
+/* Tells whether a product is the last of its half; the ranks of a tensor group add up its results. */
+static inline bool is_behind_sum(enum linear_name name) {
+    return name == LINEAR_DOWN || name == LINEAR_PROJECTION;
+}
+
 /* The head's tiles: `rows` hidden rows and `cols` columns of the vocabulary; the last tile of each may be smaller. If
  * the vocabulary is not cut, a tile has all of it and keeps the gradient of the logits for all its rows, but the logits
  * of only `logits_rows` rows at a time. Rows of logits and of their gradient are a multiple of `cols_multiple` elements
@@ -123,6 +128,7 @@ struct widths {
 struct sw_adapter {
     int a, b;
     int64_t col, cols;
+    int64_t b_first; /* first element of B that the rank multiplies by */
     uint64_t stream; /* of its dropout's random words, in micro-batch 0 */
 };
 
@@ -228,6 +234,18 @@ static inline int64_t sw_most_keys(const struct sw_model *model) {
 /* Returns the offset of the values in a unit's KV cache: the keys of all positions come first, heads side by side, then
  * the values in the same layout. */
 int64_t sw_cache_values_offset(const struct sw_model *model);
+
+/* The rows of a piece of queries, keys and values that a rank which copies key-value heads computes with. A row of a
+ * weight is a matrix row; a row of a bias is one element. */
+struct sw_own_rows {
+    int64_t first;     /* first row, within this rank's part of the tensor */
+    int64_t collected; /* first row within the collected matrix of queries, keys and values */
+    int64_t rows;
+};
+
+/* Returns the rows of a piece that this rank needs. kv_heads is smaller than the number of ranks, so neighbouring ranks
+ * share each key-value head. The bias of queries is whole on every rank, their weight is cut. */
+struct sw_own_rows sw_own_rows_of(const struct sw_model *model, enum sw_block_tensor tensor, int piece);
 
 /* The addresses of a unit's intermediates (struct saved_layout). */
 struct saved {

@@ -349,11 +349,6 @@ static void lay_work(struct sw_model *model) {
     w->bytes = sw_max_i64(block, head);
 }
 
-/* Tells whether a product is the last of its half; the ranks of a tensor group add up its results. */
-static bool is_behind_sum(enum linear_name name) {
-    return name == LINEAR_DOWN || name == LINEAR_PROJECTION;
-}
-
 /* Tells whether the product adds the residual itself. In a whole block the MLP's norm adds the attention's result; the
  * ranks of a tensor group add the residual of their rows to their part. */
 static bool meets_residual(const struct sw_model *model, enum linear_name name) {
@@ -504,6 +499,7 @@ struct sw_unit_cost sw_model_unit_cost(const struct sw_model *model, int64_t uni
         .cache_bytes = has(tile.kind, QKV_WEIGHT) ? 2 * sw_cache_values_offset(model) : 0,
         .shares_input = !tile.first && tile.index > 1,
         .continues = !tile.first,
+        .adapted = model->adapter != NULL,
     };
 }
 

@@ -139,6 +139,14 @@ static bool is_replicated(const struct sw_model_config *c, const struct sw_cut *
     return sw_cut_copies_kv(c, cut) && (tensor == QKV_BIAS || (tensor == QKV_WEIGHT && piece > 0));
 }
 
+struct sw_own_rows sw_own_rows_of(const struct sw_model *model, enum sw_block_tensor tensor, int piece) {
+    const struct widths *w = &model->widths;
+    const int64_t kv_head = model->cut.rank / (model->cut.ranks / model->config.kv_heads);
+    if (piece == 0)
+        return (struct sw_own_rows){.first = tensor == QKV_BIAS ? model->cut.rank * w->q : 0, .rows = w->q};
+    return (struct sw_own_rows){.first = kv_head * w->kv, .collected = w->q + (piece - 1) * w->kv, .rows = w->kv};
+}
+
 static sw_status add_block_tensor(struct sw_unit *unit, const struct sw_model_config *c, const struct sw_cut *cut,
                                   struct sw_tile tile, enum sw_block_tensor tensor) {
     const struct sw_tensor_names *names = names_of(c);
@@ -288,7 +296,7 @@ static sw_status make_units(const struct sw_model_config *config, const struct s
     units->optimizer = optimizer;
     sw_status status = add_all_tensors(units, config, cut);
     if (status == SW_OK)
-        status = sw_tuning_apply(tuning, config, block_units, units);
+        status = sw_tuning_apply(tuning, config, cut->ranks, cut->tiles, units);
     if (status == SW_OK)
         status = sw_units_seal(units);
     if (status != SW_OK) {
@@ -353,10 +361,23 @@ static sw_status check_ranks(const struct sw_model_config *c, int ranks) {
     return SW_OK;
 }
 
+/* Refuses what the whole model refuses: where ranks share key-value heads, the pieces that a whole block multiplies by
+ * as one matrix are apart. */
+static sw_status check_whole(const struct sw_model_config *config, sw_optimizer_format optimizer,
+                             const struct sw_tuning *tuning) {
+    struct sw_units *whole;
+    if (!sw_tuning_freezes(tuning))
+        return SW_OK;
+    SW_TRY(sw_model_units(config, 1, optimizer, tuning, &whole));
+    sw_units_destroy(whole);
+    return SW_OK;
+}
+
 sw_status sw_model_rank_units(const struct sw_model_config *config, int ranks, int rank, int64_t tiles,
-                              sw_optimizer_format optimizer, struct sw_units **out) {
+                              sw_optimizer_format optimizer, const struct sw_tuning *tuning, struct sw_units **out) {
     const struct sw_cut cut = {.tiles = tiles, .ranks = ranks, .rank = rank};
     SW_TRY(check_ranks(config, ranks));
     SW_TRY(check_tiles(config, ranks, tiles));
-    return make_units(config, &cut, optimizer, NULL, out);
+    SW_TRY(check_whole(config, optimizer, tuning));
+    return make_units(config, &cut, optimizer, tuning, out);
 }

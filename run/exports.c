@@ -62,7 +62,8 @@ struct sw_gathered_masters {
     struct request held; /* on rank 0: the grains that its part of `all` holds; count 0: none */
     int64_t tensor_ranks;
     struct part *part;             /* on rank 0: one entry per tensor rank; else NULL */
-    struct sw_units *whole;        /* on rank 0: the units of whole layers; NULL: the model's are whole */
+    const struct sw_units *whole;  /* on rank 0: the units of whole layers; NULL: the model's are whole */
+    struct sw_units *own_whole;    /* owned: these, unless the trainer has them; NULL: it does, or there are none */
     struct sw_state_reader *state; /* on rank 0: reads the parts */
 };
 
@@ -77,7 +78,7 @@ static sw_status make_part(struct sw_gathered_masters *self, int tensor_rank) {
     if (self->tensor_ranks == 1)
         return SW_OK;
     SW_TRY(sw_model_rank_units(&trainer->run.config, (int)self->tensor_ranks, tensor_rank, trainer->run.tiles,
-                               part->units->optimizer, &part->own));
+                               part->units->optimizer, &trainer->run.settings.tuning, &part->own));
     part->units = part->own;
     return SW_OK;
 }
@@ -94,8 +95,11 @@ static sw_status make_parts(struct sw_gathered_masters *self) {
                                              .tiles = self->trainer->run.tiles,
                                              .load = {.fill = fill_part, .context = &self->part[rank]}};
     }
-    if (status == SW_OK && ranks > 1)
-        status = sw_model_units(&self->trainer->run.config, 1, self->part[0].units->optimizer, NULL, &self->whole);
+    self->whole = self->trainer->whole;
+    if (status == SW_OK && ranks > 1 && self->whole == NULL) {
+        status = sw_model_units(&self->trainer->run.config, 1, self->part[0].units->optimizer, NULL, &self->own_whole);
+        self->whole = self->own_whole;
+    }
     if (status == SW_OK)
         status = sw_state_join(given, ranks, &self->state);
     free(given);
@@ -135,7 +139,7 @@ static void gathered_masters_close(struct sw_gathered_masters *self) {
     sw_state_close(self->state);
     for (int64_t rank = 0; self->part != NULL && rank < self->tensor_ranks; rank++)
         sw_units_destroy(self->part[rank].own);
-    sw_units_destroy(self->whole);
+    sw_units_destroy(self->own_whole);
     free(self->part);
     free(self->records);
     free(self->all);

@@ -24,6 +24,7 @@
 #include "run/data/text_data.h"
 #include "run/folder/frozen.h"
 #include "run/folder/run.h"
+#include "run/folder/state.h"
 #include "run/progress.h"
 #include "run/samples.h"
 #include "run/steplog.h"
@@ -81,6 +82,30 @@ static sw_status keep_base(void *context) {
     return sw_ranks_first(trainer->ranks, sw_run_write(trainer->folder, &trainer->run));
 }
 
+/* Returns the tiles of the run, or of the run that is about to start. */
+static int64_t tiles_of(const struct sw_trainer *trainer) {
+    return trainer->run.tiles > 0 ? trainer->run.tiles : trainer->run.settings.tiles;
+}
+
+/* Gives the engine's load function the weights that `load` reads, of which a rank of a tensor group has parts. */
+static sw_status load_parts(struct sw_trainer *trainer, const struct sw_load *load,
+                            sw_status (*engine_load)(struct sw_engine *engine, const struct sw_load *load)) {
+    const struct sw_state_part whole = {.units = trainer->whole, .tiles = tiles_of(trainer), .load = *load};
+    struct sw_state_reader *state = NULL;
+    struct sw_load parts = *load;
+    if (trainer->whole == NULL)
+        return engine_load(trainer->engine, load);
+    SW_TRY(sw_state_join(&whole, 1, &state));
+    sw_status status = sw_state_load(state, sw_model_get_units(trainer->job.model), &parts);
+    parts.progress = load->progress;
+    parts.progress_context = load->progress_context;
+    parts.loaded = load->loaded;
+    if (status == SW_OK)
+        status = engine_load(trainer->engine, &parts);
+    sw_state_close(state);
+    return status;
+}
+
 /* Loads the trainer's source into its engine, commits the weights as step 0, and closes the source. */
 static sw_status load_weights(struct sw_trainer *trainer) {
     const int64_t start_ns = sw_now_ns(), written_before = sw_store_counters(trainer->store).write_bytes;
@@ -93,7 +118,7 @@ static sw_status load_weights(struct sw_trainer *trainer) {
     load.progress = show_progress;
     load.progress_context = &loading;
     load.loaded = keep_base;
-    sw_status status = sw_engine_load(trainer->engine, &load);
+    sw_status status = load_parts(trainer, &load, sw_engine_load);
     sw_progress_break(&loading.progress);
     if (status == SW_OK)
         status = sw_engine_keep_frozen(trainer->engine, sw_frozen_digest(trainer->frozen));
@@ -105,17 +130,26 @@ static sw_status load_weights(struct sw_trainer *trainer) {
     return status;
 }
 
+/* Fills in trained weights where the store already has them: whole grains of frozen ones may end with some. */
+static sw_status fill_nothing(void *context, int64_t unit, int64_t first, int64_t count, float *out) {
+    (void)context;
+    (void)unit;
+    (void)first;
+    memset(out, 0, (size_t)count * sizeof *out);
+    return SW_OK;
+}
+
 /* Loads the frozen weights of a run that is resumed, but those that its store still has. */
 static sw_status load_frozen(struct sw_trainer *trainer) {
     const int64_t grain_bytes = SW_GRAIN_ELEMS * (int64_t)sizeof(float);
     const int64_t bytes = sw_engine_frozen_grains_to_load(trainer->engine) * grain_bytes;
     struct sw_load load;
-    SW_TRY(sw_frozen_load(trainer->frozen, &(struct sw_load){0}, &load));
+    SW_TRY(sw_frozen_load(trainer->frozen, &(struct sw_load){.fill = fill_nothing}, &load));
     struct loading loading = begin_loading(trainer, "loading the frozen weights", bytes);
     loading.stopped = "stopped before the first step; the run is as it was";
     load.progress = show_progress;
     load.progress_context = &loading;
-    const sw_status status = sw_engine_load_frozen(trainer->engine, &load);
+    const sw_status status = load_parts(trainer, &load, sw_engine_load_frozen);
     sw_progress_break(&loading.progress);
     sw_frozen_rest(trainer->frozen);
     return status;
@@ -284,6 +318,17 @@ static sw_status regroup_source(void *context, struct sw_job *job) {
     return sw_ranks_agree_on_error(job->ranks, open_model(trainer));
 }
 
+/* Lays out whole layers, by which frozen weights are kept: so every number of ranks and every size of tensor groups has
+ * the same file of them. */
+static sw_status lay_out_whole(struct sw_trainer *trainer) {
+    const struct sw_run *run = &trainer->run;
+    const struct sw_settings *settings = &run->settings;
+    if (sw_settings_tensor_ranks(settings) == 1 || !sw_tuning_freezes(&settings->tuning))
+        return SW_OK;
+    return sw_model_units(&run->config, tiles_of(trainer), sw_settings_optimizer(settings), &settings->tuning,
+                          &trainer->whole);
+}
+
 /* Does everything that can fail before anything is written: opens the job with its data, and checks its memory. */
 static sw_status trainer_open_job(struct sw_trainer *trainer) {
     struct sw_ranks *ranks = trainer->ranks;
@@ -301,6 +346,7 @@ static sw_status trainer_open_job(struct sw_trainer *trainer) {
     SW_TRY(sw_job_open(&spec, job));
     if (sw_ranks_comm(ranks) != NULL)
         sw_comm_use_library_reduction(ranks->comm, spec.settings->reduce == SW_REDUCE_LIBRARY);
+    SW_TRY(sw_ranks_agree_on_error(ranks, lay_out_whole(trainer)));
     const struct sw_device_info info = sw_devices_info(&job->devices);
     return sw_ranks_agree_on_error(ranks, sw_room_check(job->plan, &info, spec.settings));
 }
@@ -400,6 +446,7 @@ void sw_trainer_close(struct sw_trainer *trainer) {
         return;
     sw_engine_close(trainer->engine);
     sw_frozen_close(trainer->frozen);
+    sw_units_destroy(trainer->whole);
     if (trainer->store != NULL)
         sw_store_close(trainer->store);
     if (trainer->data != NULL)
@@ -529,7 +576,7 @@ static sw_status write_frozen(struct sw_trainer *trainer, const struct sw_units 
 /* Writes the frozen weights into a file of the run, from which all ranks load them. Weights of a Hugging Face folder
  * stay there; their checksums follow when they are loaded (keep_base). */
 static sw_status keep_frozen(struct sw_trainer *trainer) {
-    const struct sw_units *units = sw_model_get_units(trainer->job.model);
+    const struct sw_units *units = sw_trainer_whole_units(trainer);
     if (!sw_tuning_freezes(&trainer->run.settings.tuning))
         return SW_OK;
     if (sw_source_is_folder(trainer->source))
@@ -840,8 +887,8 @@ static sw_status resume(struct sw_trainer *trainer, const struct change *change)
     SW_TRY(sw_ranks_agree_on_error(ranks, check_data(trainer)));
     SW_TRY(sw_reference_read(trainer));
     SW_TRY(trainer_choose_plan(trainer));
-    SW_TRY(sw_ranks_agree_on_error(ranks, sw_frozen_open(trainer->folder, &trainer->run,
-                                                         sw_model_get_units(trainer->job.model), &trainer->frozen)));
+    SW_TRY(sw_ranks_agree_on_error(
+        ranks, sw_frozen_open(trainer->folder, &trainer->run, sw_trainer_whole_units(trainer), &trainer->frozen)));
     SW_TRY(open_store(trainer));
     SW_TRY(sw_ranks_agree_on_error(ranks, read_position(trainer)));
     SW_TRY(trainer_add_start(trainer));

@@ -24,6 +24,7 @@ struct sw_trainer {
     char *model_folder;       /* folder of the model's small files (folder/run.h); NULL: none */
     json_t *given;            /* settings of a new run before anything was resolved; NULL in a resume */
     struct sw_frozen *frozen; /* weights of units that are not trained; NULL: every unit is trained */
+    struct sw_units *whole;   /* whole layers, if there are frozen weights and the model's units are no whole layers */
     struct sw_source *source; /* weights of a new run, until they are loaded; then, and in a resume, NULL */
     struct sw_job job;        /* made from run.settings and run.config */
     struct sw_data *data;
@@ -61,6 +62,11 @@ sw_status sw_trainer_resume(const char *folder, struct sw_ranks *ranks, const vo
                             sw_status (*change)(void *context, struct sw_settings *settings), void *context,
                             struct sw_trainer **out);
 void sw_trainer_close(struct sw_trainer *trainer);
+
+/* Returns the units by which frozen weights are kept: whole layers. Without frozen weights they are the model's. */
+static inline const struct sw_units *sw_trainer_whole_units(const struct sw_trainer *trainer) {
+    return trainer->whole != NULL ? trainer->whole : sw_model_get_units(trainer->job.model);
+}
 
 /* How a run ended. */
 typedef enum { SW_END_DONE, SW_END_STOPPED, SW_END_TIME_LIMIT, SW_END_EARLY } sw_run_end;

@@ -234,17 +234,16 @@ static sw_status check_without_groups(const struct sw_settings *s) {
                    sequence ? "--sequence-parallel" : "--partition-activations");
 }
 
-/* Each of these flags needs a whole layer or a whole gradient on one rank, or has formats and shards of its own. */
-/* Refuses flags that --tensor excludes, whatever the number of ranks. */
+/* Refuses flags that --tensor excludes, whatever the number of ranks: each needs a whole layer or a whole gradient on
+ * one rank, or has formats and shards of its own. */
 static sw_status settings_check_tensor(const struct sw_settings *s) {
     const struct {
         bool given;
         const char *flag, *without;
     } flags[] = {
-        {s->tuning.freeze != NULL, "--freeze", NULL},
-        {s->adapter != NULL, "--adapter", NULL},
-        {s->tuning.lora.rank > 0, "--lora", NULL},
         {s->dpo, "--dpo", NULL},
+        {sw_base_stored_elems((sw_base_format)s->tuning.base) > 0, "a --base-format of checkpoints",
+         "--base-format int8 or nf4"},
         {s->gather != SW_GATHER_EXACT, "--gather int8", "--gather exact"},
         {s->reduce == SW_REDUCE_LIBRARY, "--reduce library", "--reduce ordered"},
         {s->reduce == SW_REDUCE_INT8, "--reduce int8", "--reduce ordered"},

@@ -88,8 +88,8 @@ static void check_tensor(const struct sw_plan_spec *spec) {
                (!tensor->sequence && tensor->product_bytes == 0 && u > 1 && u + 1 < spec->units->count));
 }
 
-/* Tensors that the ranks of a group add up are trained, and only blocks have a base. Whoever fills in a spec refuses
- * others. */
+/* Tensors that the ranks of a tensor group add up are trained, and only blocks have a base. Whoever fills in a spec
+ * refuses others. */
 static void check_parts(const struct sw_plan_spec *spec) {
     for (int64_t u = 0; u < spec->units->count; u++) {
         const struct sw_unit *unit = &spec->units->unit[u];

@@ -33,9 +33,14 @@ sw_status sw_unit_add_tensor(struct sw_unit *unit, const char *name, int dims, c
     return sw_unit_add_part(unit, name, dims, dim, NULL, decay);
 }
 
+/* Returns the columns of the whole tensor, as its part counts them. */
+static int64_t width_of(const struct sw_tensor *tensor) {
+    return tensor->part.width > 0 ? tensor->part.width : tensor->dim[tensor->dims - 1];
+}
+
 static bool part_is_inside(const struct sw_tensor *tensor, int64_t whole_elems) {
     const struct sw_part *part = &tensor->part;
-    const int64_t cols = tensor->dim[tensor->dims - 1], blocks = part->cols / part->block_cols;
+    const int64_t cols = width_of(tensor), blocks = part->cols / part->block_cols;
     return part->first_row >= 0 && part->rows > 0 && part->first_row + part->rows <= whole_elems / cols &&
            part->first_col >= 0 && part->cols % part->block_cols == 0 && part->block_stride >= part->block_cols &&
            part->first_col + (blocks - 1) * part->block_stride + part->block_cols <= cols;
@@ -91,20 +96,20 @@ int64_t sw_tensor_whole_elems(const struct sw_tensor *tensor) {
 
 /* Rows that are there with all their columns follow each other in both. */
 static bool has_whole_rows(const struct sw_tensor *tensor) {
-    return tensor->part.block_cols == tensor->dim[tensor->dims - 1];
+    return tensor->part.block_cols == width_of(tensor);
 }
 
 int64_t sw_tensor_to_whole(const struct sw_tensor *tensor, int64_t elem, int64_t *run) {
     const struct sw_part *part = &tensor->part;
     const int64_t row = elem / part->cols, col = elem % part->cols, within = col % part->block_cols;
     *run = has_whole_rows(tensor) ? tensor->elems - elem : part->block_cols - within;
-    return (part->first_row + row) * tensor->dim[tensor->dims - 1] + part->first_col +
-           col / part->block_cols * part->block_stride + within;
+    return (part->first_row + row) * width_of(tensor) + part->first_col + col / part->block_cols * part->block_stride +
+           within;
 }
 
 int64_t sw_tensor_from_whole(const struct sw_tensor *tensor, int64_t whole, int64_t *run) {
     const struct sw_part *part = &tensor->part;
-    const int64_t cols = tensor->dim[tensor->dims - 1];
+    const int64_t cols = width_of(tensor);
     const int64_t row = whole / cols - part->first_row, col = whole % cols - part->first_col;
     if (row < 0 || row >= part->rows || col < 0)
         return -1;
@@ -251,7 +256,12 @@ static sw_status lay_out(struct sw_unit *unit, struct form form) {
     unit->replicated_grain = first_grain[REPLICATED];
     unit->replicated_elems = sw_max_i64(0, elem - first_grain[REPLICATED] * SW_GRAIN_ELEMS);
     const bool copies_matrices = first_grain[REPLICATED_WIDE] > unit->replicated_grain;
-    assert(!narrow || !copies_matrices || unit->replicated_grain == first_grain[WIDE]);
+    if (narrow && copies_matrices && unit->replicated_grain > first_grain[WIDE])
+        return sw_fail(
+            SW_ERR_UNSUPPORTED,
+            "--tensor keeps no vectors that ranks share out beside matrices that all of them train in narrow "
+            "state, as in %s",
+            unit->name);
     unit->wide_grain = unit->grains;
     if (narrow)
         unit->wide_grain = first_grain[copies_matrices ? REPLICATED_WIDE : WIDE];

@@ -10,7 +10,7 @@
  * biases do not: the tensors of one dimension, of at most
  * SW_WIDE_GRAIN_ELEMS elements with those joined to them, lie behind the others in grains of their own, the wide
  * grains, before those that every rank has, which are wide too. Matrices that every rank has are not wide. They lie
- * before the wide grains, so a unit with such matrices has no vector that its rank alone has. Only the first
+ * before the wide grains, so a unit with such matrices trains no vector that its rank alone has. Only the first
  * SW_WIDE_GRAIN_ELEMS elements of a wide grain are used; the rest is padding.
  *
  * A frozen tensor keeps the values that it was loaded with. A unit's vector is its frozen span, in whole grains, then
@@ -40,11 +40,13 @@ enum { SW_TENSOR_NAME_CHARS = 96, SW_TENSOR_MAX_DIMS = 4, SW_UNIT_NAME_CHARS = 3
 static_assert(SW_BASE_CELL_BYTES % SW_BUFFER_ALIGN_BYTES == 0, "a cell allows direct I/O");
 
 /* A unit may hold a part of a tensor: some rows, and of these some columns, in blocks of block_cols that begin
- * block_stride apart, the first at first_col. The last dimension counts as columns, all others together as rows. A
- * joined part begins where the tensor before it ends, unaligned, so that one product takes both as one matrix. */
+ * block_stride apart, the first at first_col. The last dimension counts as columns, all others together as rows; with
+ * `width` the whole tensor is seen as rows of so many elements instead. A joined part begins where the tensor before it
+ * ends, unaligned, so that one product takes both as one matrix. */
 struct sw_part {
     int64_t first_row, rows;
     int64_t first_col, cols, block_cols, block_stride;
+    int64_t width; /* columns of the whole tensor, as the others count them; 0: its last dimension */
     bool joined;
     int64_t room_rows; /* rows that the unit has room for, so that parts of unequal size lie alike; 0: rows */
     bool replicated;   /* every rank of a tensor group has the tensor */

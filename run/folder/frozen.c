@@ -19,6 +19,7 @@
 #include "io/queue/streams.h"
 #include "model/hf/checkpoint.h"
 #include "model/hf/folder_contents.h"
+#include "model/model.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -75,8 +76,20 @@ static int64_t file_bytes(uint32_t version, int64_t grains) {
     return sums_at(version, grains) + (grains + 1) * (int64_t)sizeof(uint64_t);
 }
 
-int64_t sw_frozen_file_bytes(const struct sw_units *units, bool base) {
-    return file_bytes(base ? SUMS_ONLY : WITH_GRAINS, sw_units_frozen_grains(units));
+struct sw_frozen_part sw_frozen_part_of(const struct sw_settings *settings, const struct sw_model_config *config,
+                                        const struct sw_units *units, bool base) {
+    SW_HANDLES_ERRORS();
+    struct sw_units *whole = NULL;
+    if (sw_settings_tensor_ranks(settings) > 1 &&
+        sw_model_units(config, settings->tiles, units->optimizer, &settings->tuning, &whole) == SW_OK)
+        units = whole;
+    const struct sw_frozen_part part = {.units = sw_units_frozen(units),
+                                        .all_units = units->count,
+                                        .parameters = sw_units_frozen_parameters(units),
+                                        .file_bytes =
+                                            file_bytes(base ? SUMS_ONLY : WITH_GRAINS, sw_units_frozen_grains(units))};
+    sw_units_destroy(whole);
+    return part;
 }
 
 /* The file while it is being written. */

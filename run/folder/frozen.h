@@ -23,8 +23,15 @@
 
 struct sw_frozen;
 
-/* Returns the size of the file for units of this layout. base: the run has a base. */
-int64_t sw_frozen_file_bytes(const struct sw_units *units, bool base);
+/* The frozen part of whole layers, of which a rank of a tensor group has some: units with frozen tensors and all units,
+ * frozen parameters, and the size of the file. */
+struct sw_frozen_part {
+    int64_t units, all_units, parameters, file_bytes;
+};
+/* Counts it. units: those of a rank. base: the run has a base. If there is no memory for whole layers, it counts what
+ * the rank has. */
+struct sw_frozen_part sw_frozen_part_of(const struct sw_settings *settings, const struct sw_model_config *config,
+                                        const struct sw_units *units, bool base);
 
 /* Writes the frozen weights of a source to the run's folder, durably. The file must not exist; a failure leaves none.
  * Asks for the elements in order, and reports to from->progress. */

@@ -36,7 +36,7 @@ struct sw_source {
     struct sw_model_init init;        /* context of a random start */
     struct sw_checkpoint *checkpoint; /* NULL: the source is no Hugging Face folder */
     struct sw_state_reader *state;    /* reads the weights */
-    struct sw_tuning tuning;          /* what the units are laid out for; nothing if they were cut */
+    struct sw_tuning tuning;          /* what the units are laid out for */
     struct sw_lora_init adapters;     /* context of adapters at their start */
     struct sw_peft *peft;             /* adapters of a folder; NULL: none */
     struct sw_turn_end turn_end;      /* for a run: the token that ends turns */
@@ -87,12 +87,13 @@ static sw_status open_tuning(struct sw_source *source, const struct sw_source_sp
     return sw_tuning_copy(spec->tuning != NULL ? spec->tuning : &tuning, &source->tuning);
 }
 
+/* Frozen weights are checked as those of whole layers (frozen.h), so they are cut later. */
 static sw_status open_units(struct sw_source *source, const struct sw_source_spec *spec) {
-    if (spec->tensor_ranks <= 1)
+    if (spec->tensor_ranks <= 1 || sw_tuning_freezes(&source->tuning))
         SW_TRY(sw_model_units(&source->config, spec->tiles, spec->optimizer, &source->tuning, &source->made));
     else
         SW_TRY(sw_model_rank_units(&source->config, spec->tensor_ranks, spec->tensor_rank, spec->tiles, spec->optimizer,
-                                   &source->made));
+                                   NULL, &source->made));
     source->units = source->made;
     return SW_OK;
 }
@@ -227,13 +228,18 @@ void sw_source_close(struct sw_source *source) {
 
 sw_status sw_source_cut(struct sw_source *source, int ranks, int rank) {
     const int64_t tiles = sw_model_tiles_fit(&source->config, ranks, source->tiles) ? source->tiles : 1;
+    const sw_base_format base = (sw_base_format)source->tuning.base;
     assert(source->cut == NULL && rank >= 0 && rank < ranks);
-    if (source->tuning.lora.rank > 0)
-        return sw_fail(SW_ERR_UNSUPPORTED, "the layers of a run with --lora cannot be cut; leave out --tensor");
-    SW_TRY(sw_model_rank_units(&source->config, ranks, rank, tiles, source->units->optimizer, &source->cut));
+    if (sw_base_stored_elems(base) > 0)
+        return sw_fail(
+            SW_ERR_UNSUPPORTED,
+            "the base of this run is kept in the %s of its checkpoint, which several ranks cannot divide; use "
+            "one rank",
+            sw_base_format_name(base));
+    SW_TRY(sw_model_rank_units(&source->config, ranks, rank, tiles, source->units->optimizer, &source->tuning,
+                               &source->cut));
     SW_TRY(sw_state_load(source->state, source->cut, &source->load));
     source->units = source->cut;
-    sw_tuning_release(&source->tuning);
     source->tiles = tiles;
     return SW_OK;
 }

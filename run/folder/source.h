@@ -20,8 +20,8 @@ struct sw_source_spec {
     const char *model; /* folder or preset */
     bool init;         /* random weights from `seed` */
     uint64_t seed;
-    int64_t tiles; /* this and the members below as for sw_model_units */
-    int tensor_ranks, tensor_rank;
+    int64_t tiles;                 /* this and the members below as for sw_model_units */
+    int tensor_ranks, tensor_rank; /* no effect where `tuning` freezes tensors: the units are then whole layers */
     sw_optimizer_format optimizer;
     const struct sw_tuning *tuning; /* NULL: all of the model is trained, or the adapter if there is one */
     const char *adapter;            /* folder of an adapter (peft.h), which `tuning` describes if given; NULL: none */

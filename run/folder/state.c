@@ -371,10 +371,12 @@ struct sw_state_reader {
     struct sw_open_stores stores; /* some may be NULL; count 0: the weights come from elsewhere */
     struct sw_model_config config;
     sw_optimizer_format optimizer;
-    struct sw_units *units; /* owned: those of a run, with whole layers; NULL: they are not made, or borrowed */
+    struct sw_units *units;  /* owned: those of a run, with whole layers; NULL: they are not made, or borrowed */
+    struct sw_tuning tuning; /* what the units of parts are laid out for */
     struct sw_frozen *frozen;
     int parts;
     struct part *part;   /* one entry per tensor rank */
+    struct part whole;   /* the frozen weights of a run with tensor groups; units NULL: there are none */
     struct piece *piece; /* pieces of all parts, by the names of their tensors; NULL: not listed yet */
     int64_t pieces;
     int vectors;                    /* those that the windows have; 0: there are no windows */
@@ -410,8 +412,10 @@ void sw_state_close(struct sw_state_reader *self) {
     free(self->part);
     free(self->piece);
     free(self->made);
+    drop_windows(&self->whole);
     sw_frozen_close(self->frozen);
     sw_units_destroy(self->units);
+    sw_tuning_release(&self->tuning);
     sw_open_stores_close(&self->stores);
     free(self);
 }
@@ -438,7 +442,7 @@ static sw_status make_of_run(const char *folder, const struct sw_run *run, struc
     (*out)->config = run->config;
     (*out)->optimizer = run->optimizer;
     snprintf((*out)->folder, sizeof(*out)->folder, "%s", folder);
-    return SW_OK;
+    return sw_tuning_copy(&run->settings.tuning, &(*out)->tuning);
 }
 
 static sw_status open_run(const char *folder, const struct sw_run_moved *moved, struct sw_run *run,
@@ -503,12 +507,13 @@ static sw_status open_records(struct sw_state_reader *self, int p) {
 static sw_status make_units(struct sw_state_reader *self, int p) {
     struct part *part = &self->part[p];
     if (self->parts > 1) {
-        SW_TRY(sw_model_rank_units(&self->config, self->parts, p, part->tiles, self->optimizer, &part->made));
+        SW_TRY(sw_model_rank_units(&self->config, self->parts, p, part->tiles, self->optimizer, &self->tuning,
+                                   &part->made));
         part->units = part->made;
         return SW_OK;
     }
     if (self->units == NULL)
-        SW_TRY(sw_model_units(&self->config, part->tiles, self->optimizer, NULL, &self->units));
+        SW_TRY(sw_model_units(&self->config, part->tiles, self->optimizer, &self->tuning, &self->units));
     part->units = self->units;
     return SW_OK;
 }
@@ -524,7 +529,26 @@ static sw_status open_part(struct sw_state_reader *self, int p) {
     SW_TRY(open_records(self, p));
     const struct sw_load masters = {
         .fill = fill_masters, .prepare = prepare_masters, .context = part, .most_grains = most_grains(part->records)};
-    return sw_frozen_load(self->frozen, &masters, &part->load);
+    if (self->parts == 1)
+        return sw_frozen_load(self->frozen, &masters, &part->load);
+    part->load = masters;
+    return SW_OK;
+}
+
+/* Fills in what follows frozen weights in a grain's window and is read from elsewhere. */
+static sw_status fill_zeros(void *context, int64_t unit, int64_t first, int64_t count, float *out) {
+    (void)context;
+    (void)unit;
+    (void)first;
+    memset(out, 0, (size_t)count * sizeof *out);
+    return SW_OK;
+}
+
+/* Frozen weights are kept as those of whole layers (frozen.h), whatever a tensor rank has of them. */
+static sw_status open_whole(struct sw_state_reader *self) {
+    self->whole.tiles = self->part[0].tiles;
+    self->whole.units = self->units;
+    return sw_frozen_load(self->frozen, &(struct sw_load){.fill = fill_zeros}, &self->whole.load);
 }
 
 /* Opens the parts that come from stores, once. */
@@ -532,7 +556,7 @@ static sw_status open_parts(struct sw_state_reader *self) {
     for (int p = 0; p < self->parts; p++)
         if (self->part[p].load.fill == NULL)
             SW_TRY(open_part(self, p));
-    return SW_OK;
+    return self->parts > 1 && self->frozen != NULL && self->whole.units == NULL ? open_whole(self) : SW_OK;
 }
 
 /* Orders pieces by name; pieces of one tensor by tensor rank and unit. */
@@ -546,20 +570,36 @@ static int compare_pieces(const void *a, const void *b) {
     return one->unit < other->unit ? -1 : one->unit > other->unit;
 }
 
+/* Adds the tensors of a part. frozen: those that are frozen, else the others; NULL: all of them. */
+static void add_pieces(struct sw_state_reader *self, const struct part *part, const bool *frozen) {
+    for (int64_t unit = 0; unit < part->units->count; unit++) {
+        const struct sw_unit *from = &part->units->unit[unit];
+        for (int64_t t = 0; t < from->tensor_count; t++)
+            if (frozen == NULL || from->tensor[t].frozen == *frozen)
+                self->piece[self->pieces++] = (struct piece){part, unit, &from->tensor[t]};
+    }
+}
+
+static int64_t tensors_of(const struct sw_units *units) {
+    int64_t count = 0;
+    for (int64_t unit = 0; units != NULL && unit < units->count; unit++)
+        count += units->unit[unit].tensor_count;
+    return count;
+}
+
 static sw_status list_pieces(struct sw_state_reader *self) {
-    int64_t most = 0;
+    static const bool yes = true, no = false;
+    const bool apart = self->whole.units != NULL;
+    int64_t most = tensors_of(self->whole.units);
     for (int p = 0; p < self->parts; p++)
-        for (int64_t unit = 0; unit < self->part[p].units->count; unit++)
-            most += self->part[p].units->unit[unit].tensor_count;
+        most += tensors_of(self->part[p].units);
     self->piece = calloc((size_t)most, sizeof *self->piece);
     if (self->piece == NULL)
         return fail_memory();
     for (int p = 0; p < self->parts; p++)
-        for (int64_t unit = 0; unit < self->part[p].units->count; unit++) {
-            const struct sw_unit *from = &self->part[p].units->unit[unit];
-            for (int64_t t = 0; t < from->tensor_count; t++)
-                self->piece[self->pieces++] = (struct piece){&self->part[p], unit, &from->tensor[t]};
-        }
+        add_pieces(self, &self->part[p], apart ? &no : NULL);
+    if (apart)
+        add_pieces(self, &self->whole, &yes);
     qsort(self->piece, (size_t)self->pieces, sizeof *self->piece, compare_pieces);
     return SW_OK;
 }
@@ -624,6 +664,8 @@ static sw_status get_ready(struct sw_state_reader *self, int vectors) {
         SW_TRY(list_pieces(self));
     for (int p = 0; p < self->parts; p++)
         SW_TRY(make_windows(&self->part[p], vectors));
+    if (self->whole.units != NULL)
+        SW_TRY(make_windows(&self->whole, vectors));
     self->vectors = vectors;
     return SW_OK;
 }

@@ -398,12 +398,6 @@ static sw_status make_store(const struct sw_inference_spec *inferred, struct sw_
 static sw_status choose_settings(const struct sw_inference_spec *spec, struct sw_settings *s) {
     const struct sw_inference_options *options = spec->options;
     const int tensor_ranks = spec->tensor_ranks > 1 ? spec->tensor_ranks : 1;
-    const int base = sw_source_tuning(spec->source)->base;
-    if (tensor_ranks > 1 && base != SW_BASE_TYPED)
-        return sw_fail(SW_ERR_UNSUPPORTED,
-                       "the base of this run is kept in %s (--base-format), which several ranks cannot divide; use one "
-                       "rank",
-                       sw_base_format_name((sw_base_format)base));
     if (tensor_ranks > 1)
         SW_TRY(sw_source_cut(spec->source, tensor_ranks, sw_ranks_rank(spec->ranks) % tensor_ranks));
     SW_TRY(sw_options_defaults(&sw_plan_command, s));

@@ -233,8 +233,8 @@ static sw_status new_units(const struct sw_run *run, sw_optimizer_format format,
     const int tensor_ranks = (int)sw_settings_tensor_ranks(&run->settings);
     return tensor_ranks > 1
                ? sw_model_rank_units(&run->config, tensor_ranks, (int)sw_settings_tensor_rank(&run->settings),
-                                     run->settings.tiles, format, out)
-               : sw_model_units(&run->config, run->settings.tiles, format, NULL, out);
+                                     run->settings.tiles, format, &run->settings.tuning, out)
+               : sw_model_units(&run->config, run->settings.tiles, format, &run->settings.tuning, out);
 }
 
 /* Checks that grains of an old store hold the same elements as those of the new one. */
@@ -317,20 +317,24 @@ static sw_status fill(const struct sw_store_set *set, struct sw_store *store, st
     return agree_on_commit(set->ranks, commit);
 }
 
+/* Tells whether frozen weights lie otherwise in whole layers, or tiles of them, than they did (frozen.h). */
+static bool moves_frozen(const struct sw_store_set *set) {
+    return changes_format(set) || set->old.tiles != set->run->settings.tiles;
+}
+
 /* Refuses a new layout that cannot be made, before anything is created. */
 static sw_status check_layout(const struct sw_store_set *set) {
     const struct sw_run *run = set->run;
-    const char *flag = changes_groups(set) ? "--tensor" : "--optimizer-state";
+    const char *flag = changes_format(set) ? "--optimizer-state" : "--tensor";
     struct sw_places places;
     bool on_device = false;
     if (!changes_layout(set))
         return SW_OK;
-    if (sw_tuning_freezes(&run->settings.tuning))
-        return sw_fail(
-            SW_ERR_UNSUPPORTED,
-            "%s of a run with --freeze or --lora cannot change: its frozen weights lie as the run began; export it, "
-            "and begin a new run from that",
-            flag);
+    if (sw_tuning_freezes(&run->settings.tuning) && moves_frozen(set))
+        return sw_fail(SW_ERR_UNSUPPORTED,
+                       "%s of a run with --freeze or --lora cannot change%s: its frozen weights lie as the run began; "
+                       "export it, and begin a new run from that",
+                       flag, changes_groups(set) ? " with its --tiles" : "");
     SW_TRY(sw_store_set_places(set, &places));
     for (int i = 0; i < places.count; i++)
         on_device |= sw_block_is_one(places.path[i]);
@@ -378,15 +382,16 @@ static sw_status take_old(struct sw_store_set *set) {
     struct sw_run_store *stores = calloc((size_t)run->ranks, sizeof *stores);
     if (stores == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the stores of %lld ranks", (long long)run->ranks);
-    set->old = (struct sw_run){.settings = {.allow_buffered = run->settings.allow_buffered},
-                               .ranks = run->ranks,
-                               .whole = run->whole,
-                               .optimizer = run->optimizer,
-                               .tensor_ranks = run->tensor_ranks,
-                               .tiles = run->tiles,
-                               .config = run->config,
-                               .starts = run->starts,
-                               .store = stores};
+    set->old =
+        (struct sw_run){.settings = {.allow_buffered = run->settings.allow_buffered, .tuning = run->settings.tuning},
+                        .ranks = run->ranks,
+                        .whole = run->whole,
+                        .optimizer = run->optimizer,
+                        .tensor_ranks = run->tensor_ranks,
+                        .tiles = run->tiles,
+                        .config = run->config,
+                        .starts = run->starts,
+                        .store = stores};
     for (int64_t rank = 0; rank < run->ranks; rank++) {
         memcpy(stores[rank].id, run->store[rank].id, sizeof stores[rank].id);
         stores[rank].local_rank = run->store[rank].local_rank;

@@ -10,6 +10,7 @@ import struct
 import hf_folder
 import program
 from program import script_test
+from ranks_jobs import threads
 
 GOLDEN = os.path.join(os.path.dirname(program.HERE), "data")
 SCRATCH = program.scratch_folder()
@@ -94,6 +95,23 @@ def trains_as_peft_does():
         program.must("resume", path("resumed-" + base), "--steps", len(expected))
         if program.numbers_of(path("resumed-" + base)) != program.numbers_of(run_of(base)):
             problems.append(f"{base}: other numbers after a resume")
+    return problems
+
+
+def groups_train_as_peft_does():
+    """Groups of ranks (--tensor) have the losses of PEFT, too, and export what one rank does but for the order of sums."""
+    problems = []
+    for base, ranks in ((GPT2, 3), (QWEN2, 2), (QWEN2, 4)):
+        name, expected = f"group-{base}-{ranks}", facts(base)["losses"]
+        arguments = threads(ranks, program.command(*from_peft(name, base, "--tensor", ranks)))
+        done = program.limits.run(arguments, capture_output=True, text=True, check=False)
+        losses = [line["loss"] for line in program.steps_of(path(name))] if done.returncode == 0 else done.stderr[-500:]
+        if done.returncode != 0 or len(losses) != len(expected) or not all(abs(a - b) <= NEAR for a, b in zip(losses, expected)):
+            problems.append(f"{name}: losses {losses} instead of {expected}")
+            continue
+        one, group = (tensors_of(exported(f"{name}-{n}", source)) for n, source in enumerate((run_of(base), path(name))))
+        far = [key for key in one for a, b in zip(floats(one[key][2]), floats(group[key][2])) if abs(a - b) > NEAR]
+        problems += [] if one.keys() == group.keys() and not far else [f"{name}: other values of {set(far)}"]
     return problems
 
 
@@ -211,7 +229,6 @@ def other_flags_are_refused():
              ("--modules-to-save", "lm_head"))]
     problems = program.refused_each(rows, watched=[SCRATCH])
     problems += program.refused("--freeze", from_peft("never", GPT2, "--freeze", "embedding"), "--freeze", status=2, watched=[SCRATCH])
-    problems += program.refused("--tensor", from_peft("never", GPT2, "--tensor", 2), "--adapter", status=2, watched=[SCRATCH])
     merge = "--merge"
     problems += program.refused_each([
         ("nothing to merge", ["export", golden(GPT2), path("never"), merge], "no adapters", merge),
@@ -354,6 +371,6 @@ def harmless_fields():
     return [] if tensors_of(path("harmless-out")) == tensors_of(adapter(GPT2)) else ["other tensors"]
 
 
-script_test.run(trains_as_peft_does, what_goes_in_comes_out, merged_weights_are_sums, exports_on_the_way_are_adapters,
+script_test.run(trains_as_peft_does, groups_train_as_peft_does, what_goes_in_comes_out, merged_weights_are_sums, exports_on_the_way_are_adapters,
                 flags_that_agree_with_the_adapter, other_flags_are_refused, dropout_is_taken_over,
                 inspect_prints_what_an_adapter_changes, wrong_adapters_are_refused, harmless_fields)

@@ -1,6 +1,7 @@
 """--lora as a user has it: a run begins with the losses of its base, trains adapters alone, and goes on with the same bits
 wherever its state is, however many ranks it has, and after it was killed."""
 
+import filecmp
 import json
 import os
 import signal
@@ -9,12 +10,13 @@ import time
 import hf_folder
 import program
 from program import script_test
-from ranks_jobs import threads
+from ranks_jobs import far, threads
 
 SCRATCH = program.scratch_folder()
 DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(7, 30000))
 STEPS, HALF, LONG = 6, 3, 100
 LORA = ("--lora", 4)
+FP32 = ("--precision", "fp32")
 EVERYTHING_AWAY = "weights=nvme,acts=nvme,grads=nvme,optimizer=nvme"
 
 
@@ -82,10 +84,15 @@ def a_resumed_run_has_the_same_bits():
     return problems + ([] if same else ["other numbers after a kill"])
 
 
-def two_ranks(*arguments):
-    done = program.limits.run(threads(2, program.command(*arguments)), capture_output=True, text=True, check=False)
+def ranks_of(count, *arguments):
+    done = program.limits.run(threads(count, program.command(*arguments)), capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise RuntimeError(f"two ranks of {' '.join(map(str, arguments))}: {done.stderr[-500:]}")
+        raise RuntimeError(f"{count} ranks of {' '.join(map(str, arguments))}: {done.stderr[-500:]}")
+    return done.stdout
+
+
+def two_ranks(*arguments):
+    return ranks_of(2, *arguments)
 
 
 def one_dropout_on_any_ranks():
@@ -117,6 +124,86 @@ def ranks_share_adapters():
         program.must("resume", path(run), "--steps", STEPS - 1)
         two_ranks("resume", path(run), "--steps", STEPS)
     two_ranks(*train("open-stage", *LORA, steps=1))
+    return problems
+
+
+# Two key-value heads, which four ranks share, and biases.
+QWEN2 = (hf_folder.make(path("qwen2"), {"model_type": "qwen2", "vocab_size": 256, "hidden_size": 64, "num_hidden_layers": 2,
+                                        "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96,
+                                        "max_position_embeddings": 64, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+                                        "hidden_act": "silu", "tie_word_embeddings": True}, None), "--init")
+# Everything in which groups could differ: dropout of whole and of cut inputs, and modules of all ranks and of one.
+BESIDE = {"gpt2": ("--modules-to-save", "ln_1,wte,wpe"), "qwen2": ("--modules-to-save", "norm,input_layernorm")}
+
+
+def groups_train_adapters_as_one_rank_does():
+    """With its losses and its file of frozen weights, whose model is a folder or random."""
+    problems = []
+    for name, model in (("gpt2", GPT2), ("qwen2", QWEN2)):
+        more = (*LORA, "--lora-dropout", 0.3, *FP32, *BESIDE[name])
+        program.must(*train(f"{name}-1", *more, model=model))
+        for ranks, group in ((2, 2), (4, 2), (4, 4)):
+            run = f"{name}-{ranks}-{group}"
+            ranks_of(ranks, *train(run, *more, "--tensor", group, model=model))
+            problems += far(run, path(run), path(f"{name}-1"), tolerance=1e-5)
+            if not filecmp.cmp(path(run, "frozen.spillway"), path(f"{name}-1", "frozen.spillway"), shallow=False):
+                problems.append(f"{run}: another frozen.spillway")
+    return problems
+
+
+def groups_have_the_same_bits_everywhere():
+    """At one --tensor, on two ranks and on four, with adapters, with a quantized base, and with frozen blocks."""
+    here, away, again, rows = "optimizer=host", EVERYTHING_AWAY, ("--recompute", "all"), ("--sequence-parallel", "yes")
+    base = (*LORA, "--lora-dropout", 0.3, "--base-format", "nf4", "--precision", "bf16", "--optimizer-state", "8bit")
+    table = [("adapters", QWEN2, (*LORA, "--lora-dropout", 0.3), 2, 2,
+              ((away,), (here, *again), (here, *rows), (away, *rows, *again))),
+             ("base", QWEN2, base, 4, 4, ((away,), (here, *rows))),
+             ("stages", GPT2, LORA, 4, 2, tuple((place, "--zero", stage) for stage in range(4) for place in (here, away))),
+             ("parts", GPT2, ("--freeze", "*.mlp.*,*.wpe.*,*.wte.*,blocks:1"), 2, 2, ((away,), (here, *rows), (away, *again)))]
+    problems = []
+    for name, model, what, ranks, group, variants in table:
+        expected = None
+        for number, (place, *more) in enumerate(((here,), *variants)):
+            run = f"{name}-{number}"
+            ranks_of(ranks, *train(run, *what, "--tensor", group, *more, model=model, place=place))
+            expected = expected or program.numbers_of(path(run))
+            problems += [] if program.numbers_of(path(run)) == expected else [f"{run} ({place} {more}): other numbers"]
+    return problems
+
+
+def another_group_goes_on():
+    """One rank, a group of two, and one of four with the run of another; their folders hold the same adapter."""
+    problems = []
+    program.must(*train("alone", *LORA, *FP32, model=QWEN2))
+    for before, after in ((2, 1), (1, 2), (2, 4), (4, 4)):
+        run = f"from-{before}-to-{after}"
+        ranks_of(before, *train(run, *LORA, *FP32, "--tensor", before, "--export-every", HALF, model=QWEN2, steps=HALF))
+        program.must("export", path(run), path(run + "-adapter"))
+        written = [path(*folder, "adapter_model.safetensors") for folder in ((run, "exports", f"step-{HALF}"), (run + "-adapter",))]
+        problems += [] if filecmp.cmp(*written, shallow=False) else [f"{run}: the run and export write other adapters"]
+        ranks_of(after, "resume", path(run), "--steps", STEPS, "--tensor", after)
+        problems += far(run, path(run), path("alone"), lambda line: "grad_norm" in line, tolerance=1e-5)
+        verified = json.loads(program.must("verify", path(run), "--json").out)
+        problems += [] if verified["bad"] == [] else [f"{run}: verify says {verified['bad']}"]
+    ranks_of(2, *train("narrow-group", *LORA, "--tensor", 2, model=QWEN2, steps=HALF))
+    return problems + program.refused("another format of a group's state",
+                                      ["resume", path("narrow-group"), "--steps", STEPS, "--tensor", 1, "--optimizer-state", "bf16"],
+                                      "--optimizer-state", status=1, watched=[path("narrow-group")])
+
+
+def groups_read_adapters():
+    """eval and generate cut a run of one rank or of a group, and a folder beside its model."""
+    problems = []
+    program.must(*train("read-1", *LORA))
+    ranks_of(2, *train("read-2", *LORA, "--tensor", 2))
+    program.must("export", path("read-1"), path("read-adapter"))
+    for source in ((path("read-1"),), (path("read-2"),), (FOLDER, "--adapter", path("read-adapter"))):
+        ask = ("eval", *source, "--data", DATA, *FP32, "--json")
+        one, two = (json.loads(said)["loss"] for said in (program.must(*ask).out, two_ranks(*ask, "--tensor", 2)))
+        problems += [] if abs(one - two) < 1e-5 * one else [f"eval of {source}: {one} on one rank, {two} on two"]
+        say = ("generate", *source, "--prompt", "the ", "--max-tokens", 10, "--temperature", 0, "--precision", "fp32")
+        one, two = program.must(*say).out, two_ranks(*say)
+        problems += [] if one == two else [f"generate of {source}: {one!r} on one rank, {two!r} on two"]
     return problems
 
 
@@ -171,5 +258,6 @@ def a_plan_shows_what_adapters_save():
 
 
 script_test.run(a_run_begins_as_its_base_and_learns, a_resumed_run_has_the_same_bits, one_dropout_on_any_ranks,
-                ranks_share_adapters, other_commands_read_adapters, what_cannot_be_is_refused, a_recipe_repeats_it,
+                ranks_share_adapters, groups_train_adapters_as_one_rank_does, groups_have_the_same_bits_everywhere,
+                another_group_goes_on, groups_read_adapters, other_commands_read_adapters, what_cannot_be_is_refused, a_recipe_repeats_it,
                 a_plan_shows_what_adapters_save)

@@ -40,7 +40,7 @@ def refused_together(what, ranks, arguments, *words):
 
 def flags_that_need_whole_layers_are_refused():
     table = [(" ".join(map(str, flags)), train("none", "--tensor", 2, *flags), flags[0], "--tensor 2") for flags in (
-        ("--freeze", "embedding"), ("--gather", "int8"), ("--reduce", "library"), ("--reduce", "int8"),
+        ("--gather", "int8"), ("--reduce", "library"), ("--reduce", "int8"),
         ("--reduce", "int4"), ("--zero-secondary", "node", "--zero", 3), ("--zero-secondary", 2), ("--grads-state", "8bit"))]
     table += [("largest groups", ["plan", "--largest", 100, "--machine", "h100", "--tensor", "auto"], "--largest", "--tensor auto"),
               ("rates", ["plan", "--model", "gpt2-tiny", "--rates", path("rates"), "--tensor", "auto"], "--rates", "--tensor auto")]
@@ -53,7 +53,7 @@ def flags_that_need_whole_layers_are_refused():
     table += [("none", train("none", "--tensor", 0), "--tensor"), ("half", train("none", "--tensor", 1.5), "--tensor"),
               ("largest", ["plan", "--largest", 100, "--machine", "h100", "--tensor", 2], "--largest", "--tensor 2")]
     table += [(f"plan {flag}", ["plan", "--model", "gpt2-tiny", "--ranks", 2, "--tensor", 2, flag, value], flag, "--tensor 2")
-              for flag, value in (("--freeze", "embedding"), ("--gather", "int8"))]
+              for flag, value in (("--gather", "int8"), ("--reduce", "int8"))]
     problems = []
     for groups in (2, "auto"):
         bench = program.run("bench", "step", "--model", "gpt2-tiny", "--tensor", groups)

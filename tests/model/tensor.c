@@ -86,9 +86,10 @@ static float *floats(int64_t count) {
     return out;
 }
 
-static struct sw_units *whole_units(const struct sw_model_config *config, sw_optimizer_format format) {
+static struct sw_units *whole_units(const struct sw_model_config *config, sw_optimizer_format format,
+                                    const struct sw_tuning *tuning) {
     struct sw_units *units = NULL;
-    support_expect_ok(sw_model_units(config, 1, format, NULL, &units), "the whole model");
+    support_expect_ok(sw_model_units(config, 1, format, tuning, &units), "the whole model");
     return units;
 }
 
@@ -182,7 +183,7 @@ static void compare_type(sw_dtype type) {
     for (int i = 0; i < CASES; i++) {
         struct tensor_case c = cases[i];
         c.type = type;
-        struct sw_units *whole = whole_units(&c.config, SW_OPTIMIZER_FP32);
+        struct sw_units *whole = whole_units(&c.config, SW_OPTIMIZER_FP32, NULL);
         struct tensor_result want = make_result(whole, c.config.hidden);
         tensor_run(&c, 1, whole, &want);
         for (int n = 0; n < GROUP_SIZES; n++)
@@ -215,35 +216,43 @@ static void mark(const struct sw_units *whole, const float *weights, const struc
     }
 }
 
-/* Checks that a rank's unit lies as that of rank 0, with replicated tensors and nothing else in the last grains. */
+/* Checks that a rank's unit lies as that of rank 0, with frozen tensors and nothing else in the first grains, and
+ * trained replicated ones and nothing else in the last. */
 static void check_layout(const struct sw_unit *first, const struct sw_unit *unit) {
     assert_string_equal(unit->name, first->name);
     assert_int_equal(unit->grains, first->grains);
     assert_int_equal(unit->wide_grain, first->wide_grain);
     assert_int_equal(unit->replicated_grain, first->replicated_grain);
+    assert_int_equal(unit->trained_grain, first->trained_grain);
+    assert_int_equal(unit->base_grains, first->base_grains);
     assert_int_equal(unit->tensor_count, first->tensor_count);
     for (int64_t t = 0; t < unit->tensor_count; t++) {
         const struct sw_tensor *tensor = &unit->tensor[t];
         assert_int_equal(tensor->offset, first->tensor[t].offset);
-        assert_int_equal(sw_unit_grain_copies(unit, tensor->offset / SW_GRAIN_ELEMS), tensor->part.replicated);
-        assert_int_equal(sw_unit_grain_copies(unit, (tensor->offset + tensor->elems - 1) / SW_GRAIN_ELEMS),
-                         tensor->part.replicated);
+        const int64_t grain = tensor->offset / SW_GRAIN_ELEMS;
+        const int64_t last = (tensor->offset + tensor->elems - 1) / SW_GRAIN_ELEMS;
+        assert_true((grain < unit->trained_grain) == tensor->frozen && (last < unit->trained_grain) == tensor->frozen);
+        if (!tensor->frozen) {
+            assert_int_equal(sw_unit_grain_copies(unit, grain), tensor->part.replicated);
+            assert_int_equal(sw_unit_grain_copies(unit, last), tensor->part.replicated);
+        }
         assert_int_equal(tensor->decay, tensor->dims > 1);
     }
 }
 
-static void check_units(const struct sw_model_config *config, int ranks, int64_t tiles, sw_optimizer_format format) {
-    struct sw_units *whole = whole_units(config, format), *first = NULL, *units = NULL;
+static void check_units(const struct sw_model_config *config, int ranks, int64_t tiles, sw_optimizer_format format,
+                        const struct sw_tuning *tuning) {
+    struct sw_units *whole = whole_units(config, format, tuning), *first = NULL, *units = NULL;
     float *weights = floats(tensor_elems(whole)), *next = weights;
     const int64_t elems = tensor_elems(whole);
     int *seen = calloc((size_t)sw_max_i64(elems, 1), sizeof *seen);
     assert_non_null(seen);
     for (int64_t u = 0; u < whole->count; next += whole->unit[u++].elems)
         tensor_fill(config, whole, u, next);
-    support_expect_ok(sw_model_rank_units(config, ranks, 0, tiles, format, &first), "the units of rank 0");
+    support_expect_ok(sw_model_rank_units(config, ranks, 0, tiles, format, tuning, &first), "the units of rank 0");
     assert_int_equal(first->count, 2 + 2 * tiles * config->layers);
     for (int t = 0; t < ranks; t++, sw_units_destroy(units)) {
-        support_expect_ok(sw_model_rank_units(config, ranks, t, tiles, format, &units), "the units of a rank");
+        support_expect_ok(sw_model_rank_units(config, ranks, t, tiles, format, tuning, &units), "the units of a rank");
         assert_int_equal(units->tied, config->tied_embeddings);
         for (int64_t u = 0; u < units->count; u++) {
             const struct sw_unit *unit = &units->unit[u];
@@ -272,33 +281,46 @@ static void the_units_of_a_group_have_each_element_once(void **state) {
             for (int64_t k = 0; k < TILE_COUNTS * SW_OPTIMIZER_FORMATS; k++)
                 if (sw_model_tiles_fit(&cases[i].config, group_sizes[n], tile_counts[k % TILE_COUNTS]))
                     check_units(&cases[i].config, group_sizes[n], tile_counts[k % TILE_COUNTS],
-                                (sw_optimizer_format)(k / TILE_COUNTS));
+                                (sw_optimizer_format)(k / TILE_COUNTS), NULL);
+}
+
+/* The parts of adapters, of which some ranks have replicas, and a frozen base beside them. */
+static void the_adapters_of_a_group_have_each_element_once(void **state) {
+    (void)state;
+    const struct sw_tuning tunings[] = {{.lora = {.rank = 3}},
+                                        {.lora = {.rank = 5, .targets = "attention"}, .base = SW_BASE_NF4},
+                                        {.freeze = "blocks:0,*.1.*proj*"}};
+    for (int i = 0; i < CASES * (int)(sizeof tunings / sizeof tunings[0]); i++)
+        for (int n = 0; n < GROUP_SIZES; n++)
+            for (int format = 0; format < SW_OPTIMIZER_FORMATS; format++)
+                check_units(&cases[i % CASES].config, group_sizes[n], 1, (sw_optimizer_format)format,
+                            &tunings[i / CASES]);
 }
 
 static void models_that_a_group_does_not_divide_are_refused(void **state) {
     (void)state;
     struct sw_units *units;
     struct sw_model_config config = cases[0].config;
-    support_expect_failure(sw_model_rank_units(&config, 3, 0, 1, SW_OPTIMIZER_FP32, &units), SW_ERR_ARG,
+    support_expect_failure(sw_model_rank_units(&config, 3, 0, 1, SW_OPTIMIZER_FP32, NULL, &units), SW_ERR_ARG,
                            "--tensor 3 must divide the model's 8 heads; the nearest that fits is 2", "heads");
     config = cases[2].config;
     config.heads = 12;
-    support_expect_failure(sw_model_rank_units(&config, 6, 0, 1, SW_OPTIMIZER_FP32, &units), SW_ERR_ARG,
+    support_expect_failure(sw_model_rank_units(&config, 6, 0, 1, SW_OPTIMIZER_FP32, NULL, &units), SW_ERR_ARG,
                            "--tensor 6 must divide the model's 4 key-value heads, or be a multiple of them; the "
                            "nearest that fits is 4",
                            "key heads");
-    support_expect_failure(sw_model_rank_units(&config, 11, 0, 1, SW_OPTIMIZER_FP32, &units), SW_ERR_ARG,
+    support_expect_failure(sw_model_rank_units(&config, 11, 0, 1, SW_OPTIMIZER_FP32, NULL, &units), SW_ERR_ARG,
                            "--tensor 11 must divide the model's 12 heads; the nearest that fits is 12", "more ranks");
     config.ffn = 97;
-    support_expect_failure(sw_model_rank_units(&config, 2, 0, 1, SW_OPTIMIZER_FP32, &units), SW_ERR_ARG,
+    support_expect_failure(sw_model_rank_units(&config, 2, 0, 1, SW_OPTIMIZER_FP32, NULL, &units), SW_ERR_ARG,
                            "97 columns of the model's MLP", "columns of the MLP");
     config = cases[0].config;
     config.max_positions = 3;
-    support_expect_failure(sw_model_rank_units(&config, 4, 0, 1, SW_OPTIMIZER_FP32, &units), SW_ERR_ARG,
+    support_expect_failure(sw_model_rank_units(&config, 4, 0, 1, SW_OPTIMIZER_FP32, NULL, &units), SW_ERR_ARG,
                            "--tensor 4 is more than the 3 rows", "positions");
     config = cases[2].config;
     config.vocab = 3;
-    support_expect_failure(sw_model_rank_units(&config, 4, 0, 1, SW_OPTIMIZER_FP32, &units), SW_ERR_ARG,
+    support_expect_failure(sw_model_rank_units(&config, 4, 0, 1, SW_OPTIMIZER_FP32, NULL, &units), SW_ERR_ARG,
                            "--tensor 4 is more than the 3 rows", "tokens");
 }
 
@@ -307,19 +329,19 @@ static void tiles_that_a_rank_cannot_have_are_refused(void **state) {
     struct sw_units *units;
     struct sw_model_config config = cases[0].config;
     support_expect_failure(
-        sw_model_rank_units(&config, 2, 0, 3, SW_OPTIMIZER_FP32, &units), SW_ERR_ARG,
+        sw_model_rank_units(&config, 2, 0, 3, SW_OPTIMIZER_FP32, NULL, &units), SW_ERR_ARG,
         "--tiles 3 must divide the 4 heads and 48 columns of the MLP that each rank of --tensor 2 has; "
         "give one of 1, 2, 4",
         "three tiles of four heads");
     config = cases[2].config;
-    support_expect_failure(sw_model_rank_units(&config, 4, 0, 2, SW_OPTIMIZER_FP32, &units), SW_ERR_ARG, "has; give 1",
-                           "two tiles of one key head");
+    support_expect_failure(sw_model_rank_units(&config, 4, 0, 2, SW_OPTIMIZER_FP32, NULL, &units), SW_ERR_ARG,
+                           "has; give 1", "two tiles of one key head");
     config.kv_heads = 2;
-    support_expect_failure(sw_model_rank_units(&config, 4, 0, 2, SW_OPTIMIZER_FP32, &units), SW_ERR_ARG,
+    support_expect_failure(sw_model_rank_units(&config, 4, 0, 2, SW_OPTIMIZER_FP32, NULL, &units), SW_ERR_ARG,
                            "--tiles 2 does not work with --tensor 4, whose ranks share the model's 2 key-value heads",
                            "tiles of shared heads");
     config.qk_norm = true;
-    support_expect_failure(sw_model_rank_units(&config, 2, 0, 2, SW_OPTIMIZER_FP32, &units), SW_ERR_UNSUPPORTED,
+    support_expect_failure(sw_model_rank_units(&config, 2, 0, 2, SW_OPTIMIZER_FP32, NULL, &units), SW_ERR_UNSUPPORTED,
                            "whose heads share the norms of queries and keys", "tiles of heads with norms");
 }
 
@@ -420,6 +442,7 @@ int main(void) {
         cmocka_unit_test(a_group_computes_what_the_whole_model_does),
         cmocka_unit_test(in_bf16_a_group_rounds_once_more),
         cmocka_unit_test(the_units_of_a_group_have_each_element_once),
+        cmocka_unit_test(the_adapters_of_a_group_have_each_element_once),
         cmocka_unit_test(models_that_a_group_does_not_divide_are_refused),
         cmocka_unit_test(tiles_that_a_rank_cannot_have_are_refused),
     };

@@ -114,7 +114,7 @@ static int64_t tensor_ranks(void) {
 static void take_units(void) {
     if (job.tensor_ranks > 1)
         require(sw_model_rank_units(&job.run.config, job.tensor_ranks, rank() % job.tensor_ranks,
-                                    job.run.settings.tiles, SW_OPTIMIZER_FP32, &job.units));
+                                    job.run.settings.tiles, SW_OPTIMIZER_FP32, NULL, &job.units));
     else if (job.tensor_ranks == 1)
         require(sw_model_units(&job.run.config, job.run.settings.tiles, SW_OPTIMIZER_FP32, NULL, &job.units));
     else
