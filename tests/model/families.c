@@ -378,7 +378,7 @@ static void fused_matrices_are_not_cut(void **state) {
     struct sw_units *units;
     support_expect_failure(sw_model_units(&config, 2, SW_OPTIMIZER_FP32, NULL, &units), SW_ERR_UNSUPPORTED,
                            "--tiles 2 is not supported for phi3", "tiles");
-    support_expect_failure(sw_model_rank_units(&config, 2, 0, 1, SW_OPTIMIZER_FP32, &units), SW_ERR_UNSUPPORTED,
+    support_expect_failure(sw_model_rank_units(&config, 2, 0, 1, SW_OPTIMIZER_FP32, NULL, &units), SW_ERR_UNSUPPORTED,
                            "--tensor 2 is not supported for phi3", "ranks");
 }
 
