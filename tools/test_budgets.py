@@ -9,7 +9,7 @@ BUDGETS = {
     "e2e/cli_bench_io": 15, "e2e/cli_bench_step": 45, "e2e/cli_bench_zero": 90, "e2e/cli_bench_zero_tensor": 75,
     "e2e/cli_budgets": 10, "e2e/cli_cuda": 90, "e2e/cli_devices": 10, "e2e/cli_doctor": 10, "e2e/cli_dpo": 25,
     "e2e/cli_early_stop": 15, "e2e/cli_file_systems": 15, "e2e/cli_fp8": 15, "e2e/cli_freeze": 15,
-    "e2e/cli_generate": 10, "e2e/cli_gpu_trust": 20, "e2e/cli_interrupted": 45, "e2e/cli_lora": 10,
+    "e2e/cli_generate": 10, "e2e/cli_gpu_trust": 20, "e2e/cli_interrupted": 45, "e2e/cli_lora": 25,
     "e2e/cli_machines": 145, "e2e/cli_optimizer_state": 15, "e2e/cli_peers": 10, "e2e/cli_power": 30,
     "e2e/cli_profile": 45, "e2e/cli_ptx": 15, "e2e/cli_quantized": 15, "e2e/cli_ranks": 10, "e2e/cli_ranks_cuda": 70,
     "e2e/cli_ranks_cuda_late": 55, "e2e/cli_ranks_cuda_tensor": 155, "e2e/cli_ranks_elastic": 10,
@@ -27,7 +27,7 @@ BUDGETS = {
     "kernels/kernels_layernorm": 10, "kernels/kernels_self_test": 15, "kernels/kernels_self_test_ptx": 55,
     "kernels/ptx_planted": 35, "model/cuda_head": 10, "offload/budgets": 15, "offload/engine": 15,
     "offload/mutations": 10, "offload/plan": 15, "offload/search": 40, "offload/shards": 15, "parity/cuda_models": 25,
-    "parity/models": 40, "parity/update_golden": 15, "run/rank_stores": 20, "structure/cuda_build": 10,
+    "parity/models": 40, "parity/update_golden": 15, "run/rank_stores": 25, "structure/cuda_build": 10,
 }
 
 

@@ -314,7 +314,7 @@ def what_is_left_moves_with_its_folder():
         with folder() as top:
             path, moved = os.path.join(top, "run"), os.path.join(top, "moved")
             os.mkdir(path)
-            problems += expect(job(2, "create", path, STEP), None, "create")
+            problems += expect(job(2, "begin", path, STEP), None, "create")
             job(1, "resume", path, death=f"0:{call}n")
             lists += read_run(path)["left"] != []
             os.rename(path, moved)
