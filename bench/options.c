@@ -80,9 +80,6 @@ static const struct sw_option options[] = {
     {.name = "--chunk-grains", .kind = SW_OPTION_INT, AT(chunk_grains), .commands = SW_BENCH_UPDATE,
      .group = WORKLOAD, .initial = "16", .value = "N", .int_min = 1, .int_max = SW_BENCH_MOST_CHUNK_GRAINS,
      .what = "grains (16,384 parameters) that one update covers, as in train --chunk-grains"},
-    {.name = "--staging", .kind = SW_OPTION_SIZE, AT(staging_bytes), .commands = SW_BENCH_COMM, .group = WORKLOAD,
-     .initial = "16MiB", .value = "SIZE", .int_min = SW_MIB,
-     .what = "device memory through which reductions pass"},
 
     {.name = "--nvme", .kind = SW_OPTION_MANY, AT(nvme), .commands = SW_BENCH_LOAD, .group = DRIVES, .value = "DIR",
      .what = "folder for the store; repeat to stripe over drives; default: the current folder"},

@@ -22,7 +22,7 @@ enum {
 struct sw_bench_options {
     struct sw_settings settings; /* flags that train has too: the model and its shape, the device, --json */
     struct sw_option_list sizes, nvme;
-    int64_t rounds, chunk_grains, staging_bytes;
+    int64_t rounds, chunk_grains;
 };
 
 enum { SW_BENCH_MOST_CHUNK_GRAINS = 384, SW_BENCH_MAX_SIZES = 6 };

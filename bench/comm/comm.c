@@ -22,6 +22,8 @@ static const bool has_mpi = false;
 #endif
 enum { PLAIN_RANKS = 64 }; /* the most ranks that exchange plainly */
 
+/* Device memory through which reductions pass. */
+#define STAGING_BYTES (16 * SW_MIB)
 /* Two exchanges are far less than this apart. */
 enum { RANK_TIMEOUT_S = 60 };
 
@@ -183,8 +185,7 @@ static sw_status open_device(struct comm_bench *bench) {
 }
 
 static sw_status take_memory(struct comm_bench *bench) {
-    const int64_t staging_bytes =
-        sw_max_i64(bench->given->staging_bytes, sw_comm_least_staging_bytes(bench->identity->ranks));
+    const int64_t staging_bytes = sw_max_i64(STAGING_BYTES, sw_comm_least_staging_bytes(bench->identity->ranks));
     int64_t most_bytes = 0;
     for (int i = 0; i < bench->count; i++)
         most_bytes = sw_max_i64(most_bytes, bench->rows[i].bytes);
