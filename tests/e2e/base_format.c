@@ -1,5 +1,6 @@
-/* A quantized base gives the bits of one in the compute type whose weights were rounded to the format before, wherever
- * it lives, whatever is computed again, and after a resume; weights that are not finite are refused by name. */
+/* A quantized base gives the bits of one in the compute type whose weights were rounded to the format before, or are
+ * the values of stored codes, wherever it lives, whatever is computed again, and after a resume; weights that are not
+ * finite are refused by name. */
 #include "tests/e2e/same_bits.h"
 #include "tests/equipment/must.h"
 
@@ -223,6 +224,175 @@ static void a_base_computes_with_its_rounded_weights(void **state) {
     sw_device_close(device);
 }
 
+/* A source whose base is stored: random weights, each made to the number of a code near it times a scale that changes
+ * from block to block. */
+struct stored {
+    struct sw_model_init init;
+    struct sw_lora_init lora; /* of the same units */
+    int64_t lie_unit;         /* a code of this unit's last record is not that of its value; 0: none */
+};
+
+static float fp8_scale(int64_t block) {
+    return 0.001f * (float)(1 + block % 7);
+}
+
+static uint8_t mxfp4_code(float scaled) {
+    int nearest = 0;
+    for (int code = 0; code < SW_MXFP4_LEVELS; code++)
+        if (fabsf(sw_mxfp4_level(code) - scaled) < fabsf(sw_mxfp4_level(nearest) - scaled))
+            nearest = code;
+    return (uint8_t)nearest;
+}
+
+static sw_status make_stored(const struct stored *source, int64_t unit, int64_t grain, void *record) {
+    enum { LEAST_BYTE = 127 - 7 };
+    const sw_base_format format = source->init.units->base;
+    struct sw_fp8_record *fp8 = record;
+    struct sw_mxfp4_record *mxfp4 = record;
+    float *weights = malloc(SW_GRAIN_ELEMS * sizeof *weights);
+    assert_non_null(weights);
+    must(sw_model_fill_random((void *)(uintptr_t)&source->init, unit, grain * SW_GRAIN_ELEMS, SW_GRAIN_ELEMS, weights));
+    memset(record, 0, (size_t)sw_base_grain_bytes(format));
+    for (int64_t i = 0; i < SW_GRAIN_ELEMS; i++) {
+        const int64_t block = i / sw_base_stored_elems(format);
+        if (format == SW_BASE_FP8) {
+            fp8->scales[block] = fp8_scale(block);
+            fp8->codes[i] = sw_fp8_code(SW_FP8_E4M3, weights[i] / fp8_scale(block));
+            continue;
+        }
+        mxfp4->scales[block] = (uint8_t)(LEAST_BYTE + block % 3);
+        mxfp4->codes[i / 2] |= (uint8_t)(mxfp4_code(weights[i] / sw_mxfp4_scale(mxfp4->scales[block])) << i % 2 * 4);
+    }
+    free(weights);
+    return SW_OK;
+}
+
+static sw_status take_stored(void *context, int64_t unit, int64_t grain, void *record) {
+    const struct stored *source = context;
+    must(make_stored(source, unit, grain, record));
+    if (unit == source->lie_unit && grain + 1 == source->init.units->unit[unit].base_grains)
+        *(uint8_t *)record ^= 1;
+    return SW_OK;
+}
+
+static sw_status fill_stored(void *context, int64_t unit, int64_t first, int64_t count, float *out) {
+    struct stored *source = context;
+    const sw_base_format format = source->init.units->base;
+    const struct sw_load load = sw_lora_load(&source->lora);
+    must(load.fill(load.context, unit, first, count, out));
+    char *record = malloc((size_t)sw_base_grain_bytes(format));
+    assert_non_null(record);
+    const struct sw_fp8_record *fp8 = (const struct sw_fp8_record *)(void *)record;
+    const struct sw_mxfp4_record *mxfp4 = (const struct sw_mxfp4_record *)(void *)record;
+    for (int64_t i = 0, made = -1; i < count; i++) {
+        const int64_t grain = (first + i) / SW_GRAIN_ELEMS, at = (first + i) % SW_GRAIN_ELEMS;
+        if (grain >= source->init.units->unit[unit].base_grains)
+            break;
+        if (grain != made)
+            must(make_stored(source, unit, grain, record));
+        made = grain;
+        out[i] = format == SW_BASE_FP8
+                     ? sw_fp8_value(SW_FP8_E4M3, fp8->codes[at]) * fp8->scales[at / 128]
+                     : sw_mxfp4_level(mxfp4->codes[at / 2] >> at % 2 * 4 & 15) * sw_mxfp4_scale(mxfp4->scales[at / 32]);
+    }
+    free(record);
+    return SW_OK;
+}
+
+static struct harness_spec stored_spec(sw_base_format format, struct sw_model_config *config) {
+    struct harness_spec spec = same_spec(SW_BF16);
+    *config = same_rotary_config;
+    config->hidden = 128;
+    config->heads = 4;
+    config->head_dim = 32;
+    config->ffn = 256;
+    config->layers = 2;
+    spec.config = config;
+    spec.shape.tuning = (struct sw_tuning){.lora = {.rank = 4, .targets = "q_proj,down_proj"}, .base = format};
+    return spec;
+}
+
+static struct stored stored_source(const struct harness_spec *spec, struct sw_units *units) {
+    return (struct stored){.init = {.config = spec->config, .units = units, .seed = SAME_SEED},
+                           .lora = {.units = units, .seed = SAME_SEED}};
+}
+
+/* The losses and norms are those of a model in the compute type that begins with the same values, on every tier. */
+static void a_base_computes_with_stored_weights(void **state) {
+    static const char *const places[] = {"weights=host", "weights=device:30%/host:30%/nvme"};
+    for (sw_base_format format = SW_BASE_FP8; format <= SW_BASE_MXFP4; format++) {
+        struct sw_model_config config;
+        struct harness_spec spec = stored_spec(format, &config), plain = spec;
+        struct same_trace typed, based;
+        struct rounded model = {.init = {.config = &config, .seed = SAME_SEED}};
+        must(sw_model_units(&config, 1, SW_OPTIMIZER_FP32, &spec.shape.tuning, &model.based));
+        struct stored source = stored_source(&spec, model.based);
+        source.lora.base = (struct sw_load){.fill = sw_model_fill_random, .context = &source.init};
+        plain.shape.tuning.base = SW_BASE_TYPED;
+        struct sw_units *units;
+        must(sw_model_units(&config, 1, SW_OPTIMIZER_FP32, &plain.shape.tuning, &units));
+        model.init.units = units;
+        model.lora = (struct sw_lora_init){
+            .units = units, .seed = SAME_SEED, .base = {.fill = sw_model_fill_random, .context = &model.init}};
+        model.base = calloc((size_t)units->count, sizeof *model.base);
+        assert_non_null(model.base);
+        for (int64_t u = 0; u < units->count; u++) {
+            const int64_t elems = model.based->unit[u].base_grains * SW_GRAIN_ELEMS;
+            model.base[u] = malloc((size_t)(elems + 1) * sizeof **model.base);
+            assert_non_null(model.base[u]);
+            must(fill_stored(&source, u, 0, elems, model.base[u]));
+        }
+        plain.fill = fill_rounded;
+        plain.fill_context = &model;
+        must(same_train(&plain, false, &typed));
+        spec.fill = fill_stored;
+        spec.record = take_stored;
+        spec.fill_context = &source;
+        for (size_t p = 0; p < sizeof places / sizeof places[0]; p++) {
+            spec.place = places[p];
+            spec.directory = p > 0 ? *state : NULL;
+            must(same_train(&spec, false, &based));
+            for (int step = 0; step < SAME_STEPS; step++)
+                assert_true(based.loss[step] == typed.loss[step] && based.grad_norm[step] == typed.grad_norm[step]);
+            assert_true(based.evaluation == typed.evaluation && based.grad_norm[0] > 0.0);
+            same_free(&based);
+        }
+        same_free(&typed);
+        for (int64_t u = 0; u < units->count; u++)
+            free(model.base[u]);
+        free(model.base);
+        sw_units_destroy(model.based);
+        sw_units_destroy(units);
+    }
+}
+
+/* A record is used only where it agrees with the values, which were checked. A source without records cannot give a
+ * stored base. */
+static void records_that_are_not_of_the_values_are_refused(void **state) {
+    (void)state;
+    for (sw_base_format format = SW_BASE_FP8; format <= SW_BASE_MXFP4; format++) {
+        struct sw_model_config config;
+        struct harness_spec spec = stored_spec(format, &config);
+        struct harness harness;
+        struct sw_units *units;
+        must(sw_model_units(&config, 1, SW_OPTIMIZER_FP32, &spec.shape.tuning, &units));
+        struct stored source = stored_source(&spec, units);
+        source.lora.base = (struct sw_load){.fill = sw_model_fill_random, .context = &source.init};
+        source.lie_unit = BAD_BLOCK;
+        spec.fill = fill_stored;
+        spec.fill_context = &source;
+        assert_int_equal(harness_open(&spec, &harness), SW_ERR_UNSUPPORTED);
+        assert_non_null(strstr(sw_error_message(SW_ERR_UNSUPPORTED), "as a checkpoint stores them"));
+        sw_error_clear();
+        spec.record = take_stored;
+        assert_int_equal(harness_open(&spec, &harness), SW_ERR_CORRUPT);
+        assert_non_null(strstr(sw_error_message(SW_ERR_CORRUPT), "layers.1.mlp."));
+        assert_non_null(strstr(sw_error_message(SW_ERR_CORRUPT), "changed while"));
+        sw_error_clear();
+        sw_units_destroy(units);
+    }
+}
+
 static sw_status fill_bad(void *context, int64_t unit, int64_t first, int64_t count, float *out) {
     must(sw_model_fill_random(context, unit, first, count, out));
     const struct sw_model_init *init = context;
@@ -266,6 +436,9 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_resumed_training_gives_the_same_bits, harness_make_directory,
                                         harness_remove_directory),
         cmocka_unit_test(a_base_computes_with_its_rounded_weights),
+        cmocka_unit_test_setup_teardown(a_base_computes_with_stored_weights, harness_make_directory,
+                                        harness_remove_directory),
+        cmocka_unit_test(records_that_are_not_of_the_values_are_refused),
         cmocka_unit_test_setup_teardown(weights_that_are_not_finite_are_refused, harness_make_directory,
                                         harness_remove_directory),
     };

@@ -196,9 +196,11 @@ static sw_status open_engine(struct harness *h) {
     const bool own = h->spec.fill != NULL;
     struct sw_lora_init init = {
         .units = h->init.units, .seed = h->spec.seed, .base = {.fill = sw_model_fill_random, .context = &h->init}};
-    const struct sw_load load =
-        own ? (struct sw_load){.fill = h->spec.fill, .prepare = h->spec.prepare, .context = h->spec.fill_context}
-            : sw_lora_load(&init);
+    const struct sw_load load = own ? (struct sw_load){.fill = h->spec.fill,
+                                                       .prepare = h->spec.prepare,
+                                                       .record = h->spec.record,
+                                                       .context = h->spec.fill_context}
+                                    : sw_lora_load(&init);
     if (h->spec.resume) {
         SW_TRY(sw_engine_restore(h->engine));
         h->frozen_loaded = sw_engine_frozen_grains_to_load(h->engine);

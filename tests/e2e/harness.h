@@ -39,6 +39,7 @@ struct harness_spec {
     void *prepare_context;
     sw_fill_function fill; /* NULL: random weights of `seed`, with adapters as they begin */
     sw_fill_prepare prepare;
+    sw_fill_record record; /* beside fill: NULL: the source has no records */
     void *fill_context;
     uint64_t seed;
     int64_t infinite_step; /* training step whose first head call leaves an infinite gradient; 0: none */
