@@ -74,10 +74,10 @@ void sw_build_gather_frozen(struct sw_builder *b, int64_t unit, bool at_home, in
     const struct sw_what weights = {.content = SW_CONTENT_WEIGHTS, .unit = unit, .age = b->state_age};
     const struct sw_what base = {.content = SW_CONTENT_BASE, .unit = unit};
     const struct sw_span cells = {.grains = sw_plan_base_cells(b->plan, unit)};
-    const int32_t *const *home = (const int32_t *const *)b->index->of_unit;
-    const int32_t base_slot = cells.grains > 0 ? sw_build_base_slot(b, unit, slot) : -1;
-    gather_span(b, weights, sw_plan_frozen(b->plan, unit), true, at_home ? home[SLOT_FROZEN][unit] : slot, slot);
-    gather_span(b, base, cells, false, at_home ? home[SLOT_BASE][unit] : base_slot, base_slot);
+    const int32_t base_slot = sw_build_base_slot(b, unit, slot);
+    gather_span(b, weights, sw_plan_frozen(b->plan, unit), true, at_home ? b->index->of_unit[SLOT_FROZEN][unit] : slot,
+                slot);
+    gather_span(b, base, cells, false, at_home ? sw_plan_base_home(b->plan, unit) : base_slot, base_slot);
 }
 
 /* Sums the squares of a chunk of this rank's shard. */
