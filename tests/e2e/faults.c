@@ -3,7 +3,8 @@
  * taken by those which the program hands its own errors: a JSON value without memory is the program's matter.
  *
  * SW_FAULTS names a file for the report, which all processes of a command share. SW_FAULT=KIND:N:ERROR[:on] has call N
- * of a kind, counted from 1, fail with an errno; `on`: each later one, too. */
+ * of a kind, counted from 1, fail with an errno; `on`: each later one, too. SW_FAULT_CHAINS names a file that gets the
+ * callers of each call. */
 #undef _FILE_OFFSET_BITS
 #include "tests/e2e/callers.h"
 #include "tests/e2e/open_mode.h"
@@ -39,6 +40,13 @@ struct report {
     uint32_t place[KINDS][MOST_PLACES]; /* of each call, a hash of its callers; those beyond are not told */
 };
 
+/* An entry of the file SW_FAULT_CHAINS. */
+struct chain {
+    uint64_t kind, number;
+    uint64_t address[MOST_FRAMES]; /* as in struct report */
+};
+
+static int chains = -1; /* that file; -1: it is not asked for */
 static struct report *report;
 static struct report *counted; /* the report of main and what follows */
 static enum kind failing = KINDS;
@@ -59,6 +67,14 @@ static void tell(const char *what, const uintptr_t *address, int frames) {
     snprintf(report->what, sizeof report->what, "%s", what);
     for (int i = 0; i < MOST_FRAMES; i++)
         report->address[i] = i < frames ? callers_offset(address[i]) : 0;
+}
+
+static void write_chain(enum kind kind, uint64_t number, const uintptr_t *address, int frames) {
+    struct chain chain = {.kind = kind, .number = number};
+    for (int i = 0; i < frames; i++)
+        chain.address[i] = callers_offset(address[i]);
+    if (syscall(SYS_write, chains, &chain, sizeof chain) != sizeof chain)
+        abort();
 }
 
 static uint32_t hash_of(const uintptr_t *address, int frames) {
@@ -82,6 +98,8 @@ static bool fails(enum kind kind, const char *what) {
         fail = kind == failing && number >= first && number <= last;
         if (number <= MOST_PLACES)
             report->place[kind][number - 1] = hash_of(address, frames);
+        if (chains >= 0)
+            write_chain(kind, number, address, frames);
     }
     if (fail) {
         atomic_fetch_add(&report->failed, 1);
@@ -93,10 +111,11 @@ static bool fails(enum kind kind, const char *what) {
 }
 
 __attribute__((constructor)) static void begin(void) {
-    const char *path = getenv("SW_FAULTS"), *fault = getenv("SW_FAULT");
+    const char *path = getenv("SW_FAULTS"), *fault = getenv("SW_FAULT"), *callers = getenv("SW_FAULT_CHAINS");
     char kind[WORD_CHARS] = "", on[WORD_CHARS] = "";
     inside = true;
     callers_begin();
+    chains = callers == NULL ? -1 : open(callers, O_WRONLY | O_APPEND | O_CLOEXEC);
     const int fd = path == NULL ? -1 : open(path, O_RDWR | O_CLOEXEC);
     if (fault != NULL && sscanf(fault, "%31[a-z]:%lu:%d:%31s", kind, &first, &failing_error, on) >= 3)
         last = on[0] != '\0' ? UINT64_MAX : first;
