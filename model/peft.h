@@ -50,6 +50,9 @@ struct sw_peft_export {
     sw_dtype type;    /* type of the tensors */
 };
 
+/* Returns the name of a trained tensor that such a folder cannot hold; NULL: it can hold all. */
+const char *sw_peft_unwritable(const struct sw_units *units);
+
 /* Writes the adapters of a model as a folder that PEFT loads. The folder must be new or empty (export_folder.h). */
 sw_status sw_peft_write(const char *folder, const struct sw_peft_export *export);
 

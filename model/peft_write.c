@@ -185,14 +185,9 @@ static sw_status list_contents(const struct sw_units *units, struct contents *ou
     return SW_OK;
 }
 
-/* Refuses a trained table that the head shares: PEFT would give the new one to the embedding alone. */
-static sw_status check_tied(const struct sw_units *units) {
-    if (!units->tied || units->unit[0].tensor[0].frozen)
-        return SW_OK;
-    return sw_fail(SW_ERR_UNSUPPORTED,
-                   "an adapter's folder cannot hold %s, which was trained and is the model's output table too; give "
-                   "--merge to export the whole model",
-                   units->unit[0].tensor[0].name);
+/* PEFT would give a trained table that the head shares to the embedding alone. */
+const char *sw_peft_unwritable(const struct sw_units *units) {
+    return units->tied && !units->unit[0].tensor[0].frozen ? units->unit[0].tensor[0].name : NULL;
 }
 
 static json_t *number(double value) {
@@ -280,6 +275,12 @@ static sw_status fill_folder(void *context, const char *folder) {
 
 sw_status sw_peft_write(const char *folder, const struct sw_peft_export *export) {
     struct sw_peft_export copy = *export;
-    SW_TRY(check_tied(export->units));
+    const char *unwritable = sw_peft_unwritable(export->units);
+    if (unwritable != NULL)
+        return sw_fail(
+            SW_ERR_UNSUPPORTED,
+            "an adapter's folder cannot hold %s, which was trained and is the model's output table too; give "
+            "--merge to export the whole model",
+            unwritable);
     return sw_export_folder_write(folder, fill_folder, &copy);
 }

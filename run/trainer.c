@@ -20,6 +20,8 @@
 #include "job/settings/room.h"
 #include "job/store.h"
 #include "job/what_if.h"
+#include "model/model.h"
+#include "model/peft.h"
 #include "run/agreement.h"
 #include "run/data/text_data.h"
 #include "run/folder/frozen.h"
@@ -329,6 +331,21 @@ static sw_status lay_out_whole(struct sw_trainer *trainer) {
                           &trainer->whole);
 }
 
+/* Refuses exports on the way that could not be written. */
+static sw_status check_exports(const struct sw_trainer *trainer) {
+    const struct sw_settings *settings = &trainer->run.settings;
+    const char *unwritable = settings->export_every > 0 && settings->tuning.lora.rank > 0
+                                 ? sw_peft_unwritable(sw_model_get_units(trainer->job.model))
+                                 : NULL;
+    return unwritable == NULL
+               ? SW_OK
+               : sw_fail(SW_ERR_USAGE,
+                         "--export-every writes adapters, whose folder cannot hold %s: it is trained and is the "
+                         "model's output table too; give --export-every 0, and export the whole model by spillway "
+                         "export --merge",
+                         unwritable);
+}
+
 /* Does everything that can fail before anything is written: opens the job with its data, and checks its memory. */
 static sw_status trainer_open_job(struct sw_trainer *trainer) {
     struct sw_ranks *ranks = trainer->ranks;
@@ -344,6 +361,7 @@ static sw_status trainer_open_job(struct sw_trainer *trainer) {
     SW_TRY(sw_ranks_agree_on_error(ranks, check_settings(trainer)));
     SW_TRY(sw_agree_on_settings(ranks, spec.settings));
     SW_TRY(sw_job_open(&spec, job));
+    SW_TRY(sw_ranks_agree_on_error(ranks, check_exports(trainer)));
     if (sw_ranks_comm(ranks) != NULL)
         sw_comm_use_library_reduction(ranks->comm, spec.settings->reduce == SW_REDUCE_LIBRARY);
     SW_TRY(sw_ranks_agree_on_error(ranks, lay_out_whole(trainer)));

@@ -228,7 +228,8 @@ def what_cannot_be_is_refused():
              ("all of the input", ("--lora-dropout", 1), 2, "--lora-dropout"),
              ("too large a rank", ("--lora", 4000), 2, "1024"),
              ("with --freeze", ("--freeze", "embedding"), 2, "leave out --freeze"),
-             ("positions without the table", ("--modules-to-save", "wpe"), 1, "wpe", "wte")]
+             ("positions without the table", ("--modules-to-save", "wpe"), 1, "wpe", "wte"),
+             ("exports of a shared table", ("--modules-to-save", "wte,wpe", "--export-every", 2), 2, "wte", "--export-every 0")]
     problems = []
     for what, more, status, *words in table:
         arguments = train("none", *(LORA if "--lora" not in more else ()), *more)
