@@ -32,7 +32,7 @@ MODEL = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size
 SHAPE = ["--seq", 64, "--micro-batch", 2, "--batch-tokens", 2 * 2 * 64]
 
 SCRATCH = program.scratch_folder()
-DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(3, 100000))
+DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(3, 30000))
 RUN = os.path.join(SCRATCH, "run")
 
 
@@ -300,7 +300,7 @@ def resident_by_step(*more):
     """Resident memory as each step's line arrives."""
     program.shutil.rmtree(RUN, ignore_errors=True)
     process = program.start("train", "--model", "gpt2-demo", "--init", "--data", DATA, "--run", RUN, "--steps",
-                            STEADY_STEPS, "--seq", 64, "--micro-batch", 2, "--batch-tokens", 4 * 64, *more)
+                            STEADY_STEPS, "--seq", 16, "--micro-batch", 2, "--batch-tokens", 4 * 16, *more)
     resident = {}
     for line in process.stderr:
         step = re.match(r"step (\d+)/", line)
