@@ -6,7 +6,7 @@ import math
 import subprocess
 
 from program import command, limits, run, script_test
-from ranks_jobs import mpirun
+from ranks_jobs import mpirun, threads
 
 ALLOWED = 0.02
 WIDTH, OPTIMIZER_BYTES = 2, 12  # bytes of an element in bf16, and of the fp32 master and moments
@@ -16,8 +16,11 @@ PARAMETERS = (2 * VOCAB + 1) * HIDDEN + LAYERS * HIDDEN * (2 * (HEADS + KV_HEADS
 
 
 def started(ranks, *more):
-    return limits.run(mpirun((ranks, command("bench", "zero", "--device", "cpu", "--precision", "bf16", "--threads", 1, *more))),
-                          stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    """Runs `bench zero`: two or three ranks by mpirun, as a user starts them; more are threads, whose bytes are counted in the same
+    place."""
+    arguments = command("bench", "zero", "--device", "cpu", "--precision", "bf16", "--threads", 1, *more)
+    return limits.run(mpirun((ranks, arguments)) if ranks < 4 else threads(ranks, arguments),
+                      stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
 
 
 def report(ranks, tensor, *more):
