@@ -8,12 +8,13 @@ import signal
 import subprocess
 import time
 
-from program import SEQ, command, limits, numbers_of, scratch_folder, script_test, steps_of, text, write
+from program import command, limits, numbers_of, scratch_folder, script_test, steps_of, text, write
 from ranks_jobs import Job, mpirun
 
 FOLDER = scratch_folder()
 SEED = int(os.environ.get("SW_TEST_SEED", "20261127"))
 STEPS, ENDLESS = 2, 100000
+SEQ = 16  # short: what is late, or lost, is an exchange, whose bytes do not depend on the tokens
 DEVICE = ("--place", "weights=device,acts=device,grads=device,optimizer=device")
 SHAPES = {"zero": ("--zero", 3, *DEVICE), "tensor": ("--tensor", 2, *DEVICE),
           "quantized": ("--zero", 3, "--gather", "int8", "--reduce", "int4", *DEVICE),
