@@ -13,7 +13,7 @@ STEPS = 3
 TOLERANCE = 1e-5
 EVERYTHING_AWAY = ("--place", "weights=nvme,acts=nvme,grads=nvme,optimizer=nvme")
 # Rows of the vocabulary, of the positions and of the hidden state that no number of ranks here divides.
-VOCAB, SEQ, POSITIONS, SEQUENCES = 259, 33, 37, 4
+VOCAB, SEQ, POSITIONS, SEQUENCES = 259, 17, 19, 4
 SHARED = {"vocab_size": VOCAB, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 4,
           "intermediate_size": 176, "max_position_embeddings": POSITIONS, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
           "hidden_act": "silu", "tie_word_embeddings": False}
@@ -35,6 +35,7 @@ def path(*names):
 
 # Tokens of 16 bits: the vocabulary is larger than that of bytes.
 DATA = write(path("data.bin"), array.array("H", list(text(1, 120 * SEQ).encode())).tobytes())
+RATED = write(path("rated.bin"), array.array("H", list(text(2, 12 * SEQ).encode())).tobytes())
 PROMPT = write(path("prompt.bin"), array.array("H", list(b"the text")).tobytes())
 for family, fields in CONFIGS.items():
     os.mkdir(path(family))
@@ -44,7 +45,7 @@ for family, fields in CONFIGS.items():
 def train(name, *more, model="llama", steps=STEPS, device="cuda", precision="fp32"):
     gpu = ("--device-memory", "256MiB", "--allow-shared-gpu") if device == "cuda" else ()
     closed = (word for flag, value in CLOSED.items() if flag not in more for word in (flag, value))
-    return command("train", "--model", path(model), "--init", "--data", DATA, "--val", "20%", "--eval-every", STEPS, "--run", path(name),
+    return command("train", "--model", path(model), "--init", "--data", DATA, "--val", "5%", "--eval-every", STEPS, "--run", path(name),
                    "--steps", steps, "--schedule-steps", 2 * STEPS, "--warmup", 1, "--seq", SEQ, "--micro-batch", 1, "--batch-tokens",
                    SEQUENCES * SEQ, "--chunk-grains", 1, "--threads", 1, "--precision", precision, "--device", device, *gpu, *closed, *more)
 
@@ -58,27 +59,25 @@ def together(ranks, arguments):
 
 
 def groups_of_gpus_train_as_one_rank_does():
-    """As one GPU and as one CPU do."""
+    """As one CPU does."""
     problems = []
     for model in CONFIGS:
         together(1, train(f"{model}-cpu", model=model, device="cpu"))
-        together(1, train(f"{model}-gpu", model=model))
         done = together(2, train(f"{model}-2", "--tensor", 2, model=model))
         if "NCCL" not in done.stderr or "1 tensor group of 2" not in done.stderr:
             problems.append(f"{model}: no group by NCCL: {done.stderr[-1500:]}")
-        for other in ("cpu", "gpu"):
-            problems += far(model, path(f"{model}-2"), path(f"{model}-{other}"), tolerance=TOLERANCE)
+        problems += far(model, path(f"{model}-2"), path(f"{model}-cpu"), tolerance=TOLERANCE)
     return problems
 
 
 def stages_and_placements_of_gpus_give_the_same_bits():
-    """In one group, and in two groups at every stage of ZeRO."""
+    """In one group, and in two groups at stages 1 to 3 of ZeRO, each with other flags: cli_ranks_tensor has every pair of them."""
     table = [(2, name, flags) for name, flags in (
         ("device", ()), ("away", EVERYTHING_AWAY), ("host", ("--place", "weights=host,grads=host,optimizer=host", "--update", "device")),
-        ("rows-again", (*ROWS, "--recompute", "all")), ("rows-away", (*ROWS, *EVERYTHING_AWAY)),
+        ("rows-again", (*ROWS, "--recompute", "all")),
         ("sequence-away", (*SEQUENCE, *EVERYTHING_AWAY)), ("batch", ("--order", "batch", *SEQUENCE)))]
-    table += [(4, f"{name}-{zero}", ("--zero", zero, *flags)) for zero in range(1, 4)
-              for name, flags in (("plain", ()), ("rows", ROWS), ("sequence", (*SEQUENCE, *EVERYTHING_AWAY)))]
+    table += [(4, f"{name}-{zero}", ("--zero", zero, *flags))
+              for zero, name, flags in ((1, "rows", ROWS), (2, "plain", ()), (3, "sequence", (*SEQUENCE, *EVERYTHING_AWAY)))]
     problems, numbers = [], {}
     for ranks, what, flags in table:
         name = f"bits-{ranks}-{what}"
@@ -115,15 +114,15 @@ def gpus_evaluate_and_generate_together():
     """As one CPU does with the same weights."""
     problems = []
     mpirun((2, ["true"]))  # without MPI the runs that are read are not there
-    for model in ("llama", "qwen3"):
+    for model, jobs in (("llama", ((2, ("--tensor", 2)), (4, ("--tensor", 2)))), ("qwen3", ((2, ()),))):
         run = path(f"{model}-2")
-        rate = ("eval", run, "--data", DATA, "--seq", SEQ, "--precision", "fp32", "--threads", 1, "--json")
+        rate = ("eval", run, "--data", RATED, "--seq", SEQ, "--precision", "fp32", "--threads", 1, "--json")
         say = ("generate", run, "--tokens", PROMPT, "--max-tokens", 16, "--temperature", 0, "--repetition-penalty", 1.3, "--precision",
                "fp32", "--threads", 1)
         gpu = ("--device", "cuda", "--device-memory", "256MiB")
         loss = json.loads(must(*rate, "--device", "cpu").out)
         words = must(*say, "--device", "cpu").out
-        for ranks, flags in ((2, ("--tensor", 2)), (4, ("--tensor", 2)), (2, ())):
+        for ranks, flags in jobs:
             found = json.loads(together(ranks, command(*rate, *gpu, *flags)).stdout)
             if found["tokens"] != loss["tokens"] or abs(found["loss"] - loss["loss"]) > TOLERANCE * loss["loss"]:
                 problems.append(f"{model}, {ranks} ranks {flags}: {found} instead of {loss}")
