@@ -273,26 +273,34 @@ static sw_status run_tiles(struct sw_model *model, const struct sw_unit_call *ca
     return sw_copy_to_host(call->stream, call->loss, loss, sizeof *loss);
 }
 
+sw_status sw_head_preference(const struct sw_model *model, const struct sw_unit_call *call, bool train) {
+    const struct work_layout *w = &model->work;
+    const void *reference = (const char *)call->tokens + sw_reference_offset(model);
+    return sw_preference(call->stream, .pairs = model->shape.batch / 2, .seq = model->shape.seq,
+                         .beta = model->shape.dpo_beta, .losses = area_at(call->work, w->losses),
+                         .reference = reference, .sums = area_at(call->work, w->loss),
+                         .row_scale = train ? area_at(call->work, w->row_scale) : NULL);
+}
+
+sw_status sw_head_pair_losses(const struct sw_model *model, const struct sw_unit_call *call) {
+    return sw_copy_to_host(call->stream, call->loss, area_at(call->work, model->work.loss),
+                           model->shape.batch * (int64_t)sizeof(double));
+}
+
 /* Computes the loss of every row, then the sums of all sequences and the scales of their rows, and in training the
  * gradients with these. */
 static sw_status run_pairs(struct sw_model *model, const struct sw_unit_call *call, bool train) {
-    const struct work_layout *w = &model->work;
-    double *sums = area_at(call->work, w->loss);
     SW_TRY(sw_final_norm(model, call, model->rows, call->in));
     for (int64_t first = 0; first < model->rows; first += model->head.rows) {
         const struct head_tile t = sw_head_tile_at(model, call, first, false);
         SW_TRY(model->head.cut ? run_cut_rows(model, call, &t, false) : run_whole_rows(model, call, &t, false));
     }
-    const void *reference = (const char *)call->tokens + sw_reference_offset(model);
-    SW_TRY(sw_preference(call->stream, .pairs = model->shape.batch / 2, .seq = model->shape.seq,
-                         .beta = model->shape.dpo_beta, .losses = area_at(call->work, w->losses),
-                         .reference = reference, .sums = sums,
-                         .row_scale = train ? area_at(call->work, w->row_scale) : NULL));
+    SW_TRY(sw_head_preference(model, call, train));
     for (int64_t first = 0; train && first < model->rows; first += model->head.rows) {
         const struct head_tile t = sw_head_tile_at(model, call, first, true);
         SW_TRY(model->head.cut ? run_gradients_of_cut_rows(model, call, &t) : run_whole_rows(model, call, &t, true));
     }
-    return sw_copy_to_host(call->stream, call->loss, sums, model->shape.batch * (int64_t)sizeof *sums);
+    return sw_head_pair_losses(model, call);
 }
 
 static sw_status run_head(struct sw_model *model, const struct sw_unit_call *call, bool train) {

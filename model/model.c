@@ -318,17 +318,34 @@ static sw_status tile_backward(const struct sw_model *model, const struct sw_uni
                                      .stride = sw_head_stride(model, cols), .first_col = model->vocab.first_grain + col,
                                      .scale = call->loss_scale, .logits = t->logits, .targets = t->targets,
                                      .max = t->largest, .sum = t->sums, .target_logit = t->target_logits,
-                                     .d_logits = t->logits_grad));
+                                     .d_logits = t->logits_grad, .row_scale = t->row_scale));
         SW_TRY(sw_head_tile_gradients(model, call, t, col, cols));
     }
     return sw_cast_from_f32(call->stream, .type = model->shape.type, .elems = elems, .from = t->hidden_grad,
                             .to = area_at(call->norm_grad, t->first * row_bytes(model)));
 }
 
+/* Computes the loss of every row, then the sums of all sequences and the scales of their rows, and in training the
+ * gradients with these. */
+static sw_status run_pairs(struct sw_model *model, const struct sw_unit_call *call, bool train) {
+    for (int64_t first = 0; first < model->rows; first += model->head.rows) {
+        const struct head_tile t = sw_head_tile_at(model, call, first, false);
+        SW_TRY(combine(model, call, &t));
+    }
+    SW_TRY(sw_head_preference(model, call, train));
+    for (int64_t first = 0; train && first < model->rows; first += model->head.rows) {
+        const struct head_tile t = sw_head_tile_at(model, call, first, true);
+        SW_TRY(tile_backward(model, call, &t));
+    }
+    return sw_head_pair_losses(model, call);
+}
+
 static sw_status run_head(struct sw_model *model, const struct sw_unit_call *call, bool train) {
     double *loss = area_at(call->work, model->work.loss);
     if (train && call->normed == NULL)
         SW_TRY(sw_final_norm(model, call, model->rows, call->in));
+    if (sw_has_pairs(model))
+        return run_pairs(model, call, train);
     SW_TRY(sw_zero(call->stream, loss, sizeof *loss));
     for (int64_t first = 0; first < model->rows; first += model->head.rows) {
         const struct head_tile t = sw_head_tile_at(model, call, first, train);
@@ -388,7 +405,7 @@ static sw_status set_fp8(struct sw_model *model) {
 sw_status sw_model_create(const struct sw_model_config *config, const struct sw_model_shape *shape,
                           struct sw_device *device, struct sw_model **out) {
     assert(shape->batch > 0 && shape->seq > 0 && shape->tensor_rank >= 0);
-    assert(shape->dpo_beta == 0.0 || (shape->batch % 2 == 0 && shape->tensor_ranks < 2));
+    assert(shape->dpo_beta == 0.0 || shape->batch % 2 == 0);
     assert(shape->tensor_rank < (shape->tensor_ranks > 1 ? shape->tensor_ranks : 1));
     if (sw_max_i64(shape->seq, shape->context) > config->max_positions)
         return sw_fail(SW_ERR_ARG, "--seq %lld is longer than the model's %lld positions", (long long)shape->seq,

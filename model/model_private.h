@@ -375,6 +375,10 @@ sw_status sw_head_tile_logits(const struct sw_model *model, const struct sw_unit
                               int64_t col, int64_t cols);
 sw_status sw_head_tile_gradients(const struct sw_model *model, const struct sw_unit_call *call,
                                  const struct head_tile *t, int64_t col, int64_t cols);
+/* Compute the sums of all sequences of pairs from the losses of all rows, and in training the scales of these rows; and
+ * copy the sums to where the call wants its losses. */
+sw_status sw_head_preference(const struct sw_model *model, const struct sw_unit_call *call, bool train);
+sw_status sw_head_pair_losses(const struct sw_model *model, const struct sw_unit_call *call);
 /* Returns the columns of the tile that begins at `col`. */
 int64_t sw_head_cols_at(const struct sw_model *model, int64_t col);
 /* Return a norm without its input and outputs: the final norm, or the norm of a half of a block. */

@@ -75,7 +75,7 @@ static int64_t per_rank(const struct pass *p) {
 static sw_status fill(const struct pass *p) {
     const struct sw_settings *settings = &p->trainer->run.settings;
     const struct sw_model *model = p->trainer->job.model;
-    const int64_t batch = settings->micro_batch, own = p->first + per_rank(p) * sw_ranks_rank(p->trainer->ranks);
+    const int64_t batch = settings->micro_batch, own = p->first + per_rank(p) * sw_settings_data_rank(settings);
     for (int64_t s = 0; s < per_rank(p); s++) {
         int32_t *tokens = sw_engine_tokens(p->trainer->engine, s / batch);
         const struct sw_tokens at = sw_tokens_from(sw_model_tokens(model, tokens), s % batch * settings->seq);
@@ -90,11 +90,11 @@ static sw_status fill(const struct pass *p) {
     return SW_OK;
 }
 
-/* Runs a pass, and collects the log-probabilities of all ranks. */
+/* Runs a pass, and collects the log-probabilities of all ranks. Those of a tensor group have the same. */
 static sw_status run_pass(const struct pass *p) {
     struct sw_trainer *trainer = p->trainer;
-    const int64_t batch = trainer->run.settings.micro_batch, count = per_rank(p),
-                  ranks = sw_ranks_count(trainer->ranks);
+    const struct sw_settings *settings = &trainer->run.settings;
+    const int64_t batch = settings->micro_batch, count = per_rank(p), group = sw_settings_tensor_ranks(settings);
     const struct sw_step_input input = {.kind = SW_STEP_LOSS, .loss_tokens = 1};
     struct sw_step_result result;
     void *all;
@@ -109,8 +109,11 @@ static sw_status run_pass(const struct pass *p) {
     const sw_status status = sw_ranks_collect(trainer->ranks, "reference", own, count * (int64_t)sizeof *own, &all);
     free(own);
     SW_TRY(status);
-    const int64_t taken = sw_min_i64(count * ranks, p->sequences - p->first);
-    memcpy(p->out + p->first, all, (size_t)taken * sizeof *p->out);
+    for (int64_t rank = 0; rank < sw_settings_data_ranks(settings); rank++) {
+        const int64_t first = p->first + rank * count, taken = sw_min_i64(count, p->sequences - first);
+        if (taken > 0)
+            memcpy(p->out + first, (const double *)all + rank * group * count, (size_t)taken * sizeof *p->out);
+    }
     free(all);
     return SW_OK;
 }
@@ -293,7 +296,7 @@ static void keep_done(struct pass *p, int64_t done) {
 
 static sw_status compute_part(struct pass *p, struct sw_long_work *work) {
     struct sw_ranks *ranks = p->trainer->ranks;
-    const int64_t step = per_rank(p) * sw_ranks_count(ranks);
+    const int64_t step = per_rank(p) * sw_settings_data_ranks(&p->trainer->run.settings);
     for (; p->first < p->sequences; p->first += step) {
         SW_TRY(run_pass(p));
         const int64_t done = p->before + sw_min_i64(p->sequences, p->first + step);

@@ -527,9 +527,10 @@ static sw_status run_exchange_summary(const struct op_run *run) {
     memset(context->shared_sums, 0, sizeof context->shared_sums);
     for (int rank = 0; rank < sw_plan_job_ranks(plan); rank++) {
         const double *record = records + rank * doubles;
-        /* The ranks of a tensor group have the same loss. */
-        context->shared_sums[SW_PAIR_LOSS] += rank % sw_plan_tensor_ranks(plan) == 0 ? record[SW_SUMMARY_LOSS] : 0.0;
-        for (int64_t i = others; i < doubles; i++)
+        /* The ranks of a tensor group have the same losses. */
+        const bool counts = rank % sw_plan_tensor_ranks(plan) == 0;
+        context->shared_sums[SW_PAIR_LOSS] += counts ? record[SW_SUMMARY_LOSS] : 0.0;
+        for (int64_t i = others; counts && i < doubles; i++)
             context->shared_sums[1 + i - others] += record[i];
         requests |= (unsigned)record[SW_SUMMARY_REQUESTS];
         if (sums)
