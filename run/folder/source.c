@@ -41,6 +41,7 @@ struct sw_source {
     struct sw_peft *peft;             /* adapters of a folder; NULL: none */
     struct sw_turn_end turn_end;      /* for a run: the token that ends turns */
     int bos;                          /* SW_BOS_... */
+    int tensor_ranks;                 /* size of the run's tensor groups; 1 for other sources */
     int64_t step;                     /* step of the run's commit; -1: the source is no run */
 };
 
@@ -49,6 +50,7 @@ static sw_status make(struct sw_source **out) {
     if (*out == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to open the model");
     (*out)->step = -1;
+    (*out)->tensor_ranks = 1;
     return SW_OK;
 }
 
@@ -163,6 +165,7 @@ static sw_status describe_run(struct sw_source *source, const char *folder, cons
                               struct sw_run *run) {
     source->config = run->config;
     source->tiles = run->tiles;
+    source->tensor_ranks = (int)run->tensor_ranks;
     source->units = sw_state_units(source->state);
     source->step = sw_state_commit(source->state)->step;
     SW_TRY(sw_tuning_copy(&run->settings.tuning, &source->tuning));
@@ -250,6 +253,10 @@ int64_t sw_source_step(const struct sw_source *source) {
 
 const struct sw_model_config *sw_source_config(const struct sw_source *source) {
     return &source->config;
+}
+
+int sw_source_tensor_ranks(const struct sw_source *source) {
+    return source->tensor_ranks;
 }
 
 const struct sw_tuning *sw_source_tuning(const struct sw_source *source) {

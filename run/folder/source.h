@@ -41,6 +41,8 @@ void sw_source_close(struct sw_source *source);
 const struct sw_model_config *sw_source_config(const struct sw_source *source);
 const struct sw_units *sw_source_units(const struct sw_source *source);
 int64_t sw_source_tiles(const struct sw_source *source);
+/* Returns the size of the tensor groups that a run was trained with; 1 for other sources. */
+int sw_source_tensor_ranks(const struct sw_source *source);
 /* Returns the tuning by which the units are laid out. */
 const struct sw_tuning *sw_source_tuning(const struct sw_source *source);
 /* Returns the folder or preset that the weights come from; for a run, that it was made from. */

@@ -394,10 +394,21 @@ static sw_status make_store(const struct sw_inference_spec *inferred, struct sw_
     return status;
 }
 
+/* Says that a quantized base has other values than the run trained with: each rank rounds its part by itself. */
+static void say_base(const struct sw_inference_spec *spec, int tensor_ranks) {
+    const int base = sw_source_tuning(spec->source)->base, before = sw_source_tensor_ranks(spec->source);
+    if (base != SW_BASE_TYPED && before != tensor_ranks && sw_ranks_rank(spec->ranks) == 0)
+        sw_log_info(
+            "the run rounds its base to %s for --tensor %d; --tensor %d rounds other parts, so results differ a "
+            "little",
+            sw_base_format_name((sw_base_format)base), before, tensor_ranks);
+}
+
 /* Cuts the source for the rank's group, and describes the work as the settings of a job. */
 static sw_status choose_settings(const struct sw_inference_spec *spec, struct sw_settings *s) {
     const struct sw_inference_options *options = spec->options;
     const int tensor_ranks = spec->tensor_ranks > 1 ? spec->tensor_ranks : 1;
+    say_base(spec, tensor_ranks);
     if (tensor_ranks > 1)
         SW_TRY(sw_source_cut(spec->source, tensor_ranks, sw_ranks_rank(spec->ranks) % tensor_ranks));
     SW_TRY(sw_options_defaults(&sw_plan_command, s));

@@ -361,6 +361,8 @@ static void say_changed(const struct sw_store_set *set) {
                     (long long)set->step, (long long)sw_settings_tensor_ranks(&set->run->settings),
                     (long long)set->old.tensor_ranks,
                     now == SW_OPTIMIZER_8BIT ? "; moments in 8 bits are rounded to nearest" : "");
+    if (changes_groups(set) && set->run->settings.tuning.base != SW_BASE_TYPED)
+        sw_log_info("the base's parts are rounded anew (--base-format), so losses go on a little differently");
 }
 
 static sw_status go_through(struct sw_store_set *set, struct sw_store_commit *commit, struct sw_store **out) {

@@ -204,6 +204,13 @@ def groups_read_adapters():
         say = ("generate", *source, "--prompt", "the ", "--max-tokens", 10, "--temperature", 0, "--precision", "fp32")
         one, two = program.must(*say).out, two_ranks(*say)
         problems += [] if one == two else [f"generate of {source}: {one!r} on one rank, {two!r} on two"]
+    program.must(*train("read-nf4", *LORA, "--base-format", "nf4", steps=1))
+    ended = program.limits.run(threads(2, program.command("eval", path("read-nf4"), "--data", DATA)), capture_output=True,
+                               text=True, check=False)
+    told = program.limits.run(threads(2, program.command("eval", path("read-nf4"), "--data", DATA, "--tensor", 2)),
+                              capture_output=True, text=True, check=False)
+    if (ended.returncode, told.returncode) != (0, 0) or "rounds other parts" not in told.stderr or "rounds" in ended.stderr:
+        problems.append(f"eval of a quantized base on one rank says {ended.stderr!r}, in a group {told.stderr!r}")
     return problems
 
 
