@@ -335,6 +335,12 @@ static int64_t gathered_share(const struct sw_plan *plan, const struct sw_op *op
         return op->content == SW_CONTENT_SOFTMAX
                    ? tensor->softmax_bytes
                    : sw_shard(tensor->rows, ranks, number).grains * sw_plan_row_bytes(plan);
+    const struct sw_unit *unit = &plan->spec.units->unit[op->unit];
+    if (op->content == SW_CONTENT_BASE)
+        return 32768 * sw_shard(sw_units_base_cells(plan->spec.units, op->unit), ranks, number).grains;
+    if (op->frozen)
+        return sw_shard(unit->trained_grain - unit->base_grains, ranks, number).grains *
+               sw_plan_grain_bytes(plan, op->content, op->unit);
     const struct sw_span at =
         op->bucket ? sw_plan_shard_chunk(plan, op->unit, number, op->chunk) : sw_plan_shard_of(plan, op->unit, number);
     return at.grains * sw_plan_grain_bytes(plan, op->content, op->unit);
