@@ -123,13 +123,17 @@ static int64_t home_bytes(const struct sw_plan *plan, int64_t unit, sw_content c
     return bytes;
 }
 
+/* What a grain of a base takes: its elements in 8 or 4 bits, and scales (core/base_format.h). */
+static const int64_t record_bytes[] = {
+    [SW_BASE_INT8] = 16640, [SW_BASE_NF4] = 8512, [SW_BASE_FP8] = 16896, [SW_BASE_MXFP4] = 8704};
+
 /* In stage 3 every rank has room for an even share of each span of a unit, rounded up, and else for all of them. */
 static void check_homes(const struct sw_plan *plan, int64_t unit, int64_t grain_bytes, uint64_t seed) {
     const struct sw_units *units = plan->spec.units;
     const struct sw_unit *u = &units->unit[unit];
     const int64_t ranks = plan->spec.zero == SW_ZERO_WEIGHTS ? plan->spec.ranks : 1, before = ranks - 1;
     const int64_t trained = u->grains - u->trained_grain, frozen = u->trained_grain - u->base_grains;
-    const int64_t record = units->base == SW_BASE_NF4 ? 8512 : 16640;
+    const int64_t record = record_bytes[units->base];
     const int64_t cells = (u->base_grains * record + 32767) / 32768;
     /* Whole weights may begin some grains behind the start, so that spans have chunks of their own. */
     const int64_t lead = ranks == 1 && trained > 0 ? sw_plan_lead_grains(plan, unit) : 0;
@@ -149,7 +153,7 @@ static void check_frozen_traffic(struct sw_plan *const *plan, int ranks, int64_t
                                  int64_t times, uint64_t seed) {
     const struct sw_units *units = plan[0]->spec.units;
     const struct sw_unit *u = &units->unit[unit];
-    const int64_t record = units->base == SW_BASE_NF4 ? 8512 : 16640;
+    const int64_t record = record_bytes[units->base];
     const int64_t frozen = u->trained_grain < u->grains ? u->trained_grain - u->base_grains : 0;
     const int64_t expected[2] = {(ranks - 1) * times * frozen * grain_bytes,
                                  (ranks - 1) * times * ((u->base_grains * record + 32767) / 32768) * 32768};
