@@ -298,7 +298,7 @@ def large_parts_are_read_in_pieces():
     write(path("wide", "config.json"), json.dumps({**CONFIGS["gpt2"], "n_embd": 512, "n_layer": 1, "n_head": 8}))
     found = []
     for ranks, more in ((1, ()), (2, ("--tensor", 2, "--tiles", 4))):
-        name = f"wide-{ranks}"
+        name = f"in-pieces-{ranks}"
         together(ranks, train(name, "--lr", 1e-300, "--min-lr", 0, *more, model="wide", steps=1))
         must("export", path(name), path(name + "-out"))
         found.append(tree(path(name + "-out")))
