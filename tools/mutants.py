@@ -37,7 +37,7 @@ TESTS = ("io:store", "io:layout", "run:rank_stores", "run:departure", "job:room"
          "e2e:cli_durability", "e2e:cli_interrupted", "e2e:cli_runs", "e2e:cli_freeze", "e2e:cli_export", "e2e:cli_power",
          "e2e:cli_ranks_elastic", "e2e:cli_small_disks", "e2e:cli_optimizer_state", "e2e:cli_loading", "e2e:cli_room",
          "e2e:cli_early_stop", "e2e:cli_generate", "e2e:cli_tensor", "e2e:cli_ranks_tensor", "run:run_json", "run:store_reader",
-         "run:group_reader", "e2e:cli_adapters", "e2e:cli_base", "e2e:cli_dpo", "e2e:cli_lora")
+         "e2e:cli_adapters", "e2e:cli_base", "e2e:cli_dpo", "e2e:cli_lora")
 SLOWER = 3  # a mutant's case may take so many times its seconds, and STILL_S more
 STILL_S = 10
 FIRST_S = 4  # the seconds that each mutant gets first; MORE times as many in each further round
