@@ -405,6 +405,10 @@ static void print_frozen(const struct sw_job *p) {
                                              : "whose file",
                      sw_format_size(frozen.file_bytes, size));
     print_base(p->plan);
+    if (sw_plan_units_beside(p->plan) > 0)
+        sw_command_print(0, INDENT, "the trained weights of %s whose frozen ones are on nvme live on %s",
+                         sw_format_count(sw_plan_units_beside(p->plan), "unit", units),
+                         sw_tier_name(p->plan->trained_tier));
     printf("  %-14s%10s%13s%13s%13s%12s\n", "", "step", "device", "host", "disk", "written");
     print_frozen_row(p->settings->tuning.lora.rank > 0 ? "with --lora" : "with --freeze", &with);
     if (p->price.unfrozen.fits)
@@ -666,10 +670,12 @@ static json_t *frozen_json(const struct sw_job *p) {
         return json_null();
     const struct sw_units *units = p->plan->spec.units;
     const struct sw_frozen_part frozen = frozen_part_of(p);
-    return json_pack("{s:I, s:I, s:I, s:b, s:s, s:I, s:o}", "units", (json_int_t)frozen.units, "parameters",
+    return json_pack("{s:I, s:I, s:I, s:b, s:s, s:I, s:s?, s:o}", "units", (json_int_t)frozen.units, "parameters",
                      (json_int_t)frozen.parameters, "bytes", (json_int_t)frozen.file_bytes, "in_model",
                      reads_base(p->settings), "base_format", sw_base_format_name(units->base), "base_bytes",
-                     (json_int_t)sw_units_all_base_bytes(units), "without", unfrozen_json(&p->price.unfrozen));
+                     (json_int_t)sw_units_all_base_bytes(units), "trained_on",
+                     sw_plan_units_beside(p->plan) > 0 ? sw_tier_name(p->plan->trained_tier) : NULL, "without",
+                     unfrozen_json(&p->price.unfrozen));
 }
 
 static json_t *update_prices_json(const struct sw_job *p) {

@@ -119,12 +119,16 @@ static int64_t records_elsewhere_bytes(const struct sw_plan *plan) {
     return sw_plan_optimizer_bytes(plan, grains);
 }
 
+/* Returns the grains of a unit's trained weights that this rank keeps on NVMe. */
+static int64_t trained_grains(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_tier_of_trained(plan, unit) == SW_NVME ? sw_plan_own_trained(plan, unit).grains : 0;
+}
+
 static int64_t weights_bytes(const struct sw_plan *plan) {
     int64_t bytes = 0;
     for (int64_t u = 0; u < plan->spec.units->count; u++)
         if (plan->placement[u].tier[SW_WEIGHTS] == SW_NVME)
-            bytes += sw_plan_weights_bytes(plan, u,
-                                           sw_plan_own_frozen(plan, u).grains + sw_plan_own_trained(plan, u).grains) +
+            bytes += sw_plan_weights_bytes(plan, u, sw_plan_own_frozen(plan, u).grains + trained_grains(plan, u)) +
                      sw_plan_base_span(plan, u).grains * SW_BASE_CELL_BYTES;
     return bytes;
 }

@@ -3,8 +3,8 @@
 
 Makes a loop device on a file in FOLDER, which a cgroup lets read RATE MB/s, as a slow drive would; measures what `bench io` reads
 from it; then trains `--lora 16` on it with the base in each format. Prints a line for each: the most memory of the process, the
-bytes read a step and in multiples of the base (2: once forward and once backward), and the rate in shares of bench io's. Needs
-root, losetup and cgroups of version 1.
+bytes read a step and in multiples of the base (2: once forward and once backward), the rate in shares of bench io's, and the
+bytes written a step. Needs root, losetup and cgroups of version 1.
 
 usage: stream_base.py [--model PRESET] [--seq N] [--rate MB/s] [--memory MiB] [--steps N] FOLDER
 """
@@ -85,7 +85,7 @@ def drive_rate(drive):
 
 
 def train(drive, given, form):
-    """Returns the time and the bytes read of each step but the first two, and the most memory."""
+    """Returns the time, and the bytes read and written, of each step but the first two, and the most memory."""
     run = os.path.join(drive.mount, form)
     process = drive.start("train", "--model", given.model, "--init", "--data", os.path.join(drive.mount, "..", "data.txt"), "--run",
                           run, "--lora", 16, "--base-format", form, "--seq", given.seq, "--micro-batch", 1, "--batch-tokens", given.seq,
@@ -95,12 +95,12 @@ def train(drive, given, form):
     for last in process.stderr:
         if not re.match(r"step \d+/", last):
             continue
-        marks.append((time.monotonic(), number_in(f"/proc/{process.pid}/io", "read_bytes:")))
+        marks.append((time.monotonic(), *(number_in(f"/proc/{process.pid}/io", name) for name in ("read_bytes:", "write_bytes:"))))
         memory = max(memory, number_in(f"/proc/{process.pid}/status", "VmHWM:") * 1024)
     if process.wait() != 0:
         sys.exit(f"train: {last.strip()}")
     pairs = list(zip(marks[1:-1], marks[2:]))
-    return [b[0] - a[0] for a, b in pairs], [b[1] - a[1] for a, b in pairs], memory
+    return *([b[n] - a[n] for a, b in pairs] for n in range(3)), memory
 
 
 def base_bytes(given, form):
@@ -129,12 +129,12 @@ def main():
             drive.limit(given.rate * 10**6, given.memory * MIB)
             rate = drive_rate(drive)
             print(f"bench io reads {rate / 1e6:.0f} MB/s; memory is limited to {given.memory} MiB\n")
-            print("| base | step | read a step | in bases | of the drive's rate | memory |\n|---|---|---|---|---|---|")
+            print("| base | step | read a step | in bases | of the drive's rate | written a step | memory |\n|---|---|---|---|---|---|---|")
             for form in FORMATS:
-                seconds, read, memory = train(drive, given, form)
+                seconds, read, written, memory = train(drive, given, form)
                 step, bytes_ = statistics.median(seconds), statistics.median(read)
                 print(f"| {form} | {step:.2f} s | {bytes_ / 1e9:.2f} GB | {bytes_ / base_bytes(given, form):.3f} | "
-                      f"{bytes_ / step / rate:.3f} | {memory / MIB:.0f} MiB |", flush=True)
+                      f"{bytes_ / step / rate:.3f} | {statistics.median(written) / 1e6:.1f} MB | {memory / MIB:.0f} MiB |", flush=True)
                 subprocess.run(["rm", "-rf", os.path.join(drive.mount, form)], check=True)
         finally:
             drive.close()

@@ -243,7 +243,8 @@ static const struct sw_option options[] = {
              "to stripe over drives; default: the current folder"},
     {.name = "--place", TEXT(place), .commands = ALL, .group = MEMORY, .initial = "auto", .value = "WHERE",
      .what = "where state lives, such as grads=host,optimizer=nvme; states: weights, grads, optimizer, acts; tiers: "
-             "device, host, nvme, or shares as in device:20%/nvme"},
+             "device, host, nvme, or shares as in device:20%/nvme; trained=host or nvme: the trained weights of layers "
+             "whose frozen ones are on nvme"},
     {.name = "--durability", CHOICE(durability), .commands = SHAPES, .group = MEMORY, .initial = "step",
      .choices = "step|none",
      .what = "step: a commit survives kill -9 and power loss; none: only a clean end can be resumed, for half the "

@@ -250,7 +250,7 @@ static sw_status put_weights(struct loader *self, struct box *box) {
         return put_base(self, box);
     const int64_t bytes = sw_plan_weights_bytes(plan, box->unit, box->grains);
     const int32_t slot = sw_plan_weights_home(plan, box->unit, box->first_grain);
-    switch (plan->placement[box->unit].tier[SW_WEIGHTS]) {
+    switch (plan->slot[slot].tier) {
     case SW_NVME: return write(self, box, sw_engine_kind_of_weights(engine, box->unit, box->first_grain), box->rounded);
     case SW_DEVICE: return sw_engine_put(engine, slot, home_of(engine, slot, box), box->rounded, bytes);
     default: return SW_OK; /* made at home */
@@ -454,12 +454,13 @@ static sw_status first_error(const struct fill *fill) {
 static sw_status fill_box(struct loader *self, struct box *box) {
     const struct sw_load *load = self->load;
     const struct sw_plan *plan = self->engine->plan;
-    const bool on_host = plan->placement[box->unit].tier[SW_WEIGHTS] == SW_HOST;
+    const int32_t slot = is_base(plan, box) ? sw_plan_base_home(plan, box->unit)
+                                            : sw_plan_weights_home(plan, box->unit, box->first_grain);
     struct fill fill = {.loader = self, .box = box};
     box->rounded = box->weights;
-    if (on_host && !is_base(plan, box))
-        box->rounded = home_of(self->engine, sw_plan_weights_home(plan, box->unit, box->first_grain), box);
-    else if (on_host && keeps_all(plan, box))
+    if (plan->slot[slot].tier == SW_HOST && !is_base(plan, box))
+        box->rounded = home_of(self->engine, slot, box);
+    else if (plan->slot[slot].tier == SW_HOST && keeps_all(plan, box))
         box->rounded = home_of_base(self->engine, box);
     box->home = home_of_records(self->engine, box);
     if (load->prepare != NULL)

@@ -17,10 +17,16 @@ struct kept {
 /* The kinds of frozen weights come first, so that they stay where they are while other state moves. */
 enum { KINDS = 6, FROZEN_KINDS = 2 };
 
+static sw_tier tier_of(const struct sw_plan *plan, const struct kept *kept, int64_t unit) {
+    const struct sw_unit_placement *at = &plan->placement[unit];
+    if (kept->kind == SW_STORE_WEIGHTS)
+        return sw_plan_tier_of_trained(plan, unit);
+    return kept->kind == SW_STORE_ACCUMULATORS ? at->accumulator : at->tier[kept->state];
+}
+
 static int64_t grains_of(const struct sw_plan *plan, const struct kept *kept, int64_t unit) {
     const bool table = unit == 0 && plan->spec.units->tied;
-    const struct sw_unit_placement *at = &plan->placement[unit];
-    if ((kept->kind == SW_STORE_ACCUMULATORS ? at->accumulator : at->tier[kept->state]) != SW_NVME)
+    if (tier_of(plan, kept, unit) != SW_NVME)
         return 0;
     switch (kept->kind) {
     case SW_STORE_ACTS:

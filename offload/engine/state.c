@@ -60,7 +60,8 @@ static sw_status place_weights(struct sw_engine *engine, const struct chunk *chu
     const struct sw_plan *plan = engine->plan;
     const int64_t bytes = sw_plan_weights_bytes(plan, chunk->unit, chunk->grains);
     const int64_t each = sw_units_stored_grains(plan->spec.units, chunk->unit, plan->spec.type);
-    if (plan->placement[chunk->unit].tier[SW_WEIGHTS] == SW_NVME) {
+    const int32_t slot = sw_plan_weights_home(plan, chunk->unit, chunk->first_grain);
+    if (plan->slot[slot].tier == SW_NVME) {
         const struct sw_store_transfer write = {.write = true,
                                                 .kind = SW_STORE_WEIGHTS,
                                                 .unit = chunk->unit,
@@ -70,7 +71,6 @@ static sw_status place_weights(struct sw_engine *engine, const struct chunk *chu
                                                 .step = engine->step};
         return sw_store_transfer(engine->setup_lane, &write);
     }
-    const int32_t slot = sw_plan_resident(plan, SW_WEIGHTS, chunk->unit);
     return sw_engine_put(engine, slot, sw_engine_grain(engine, slot, chunk->first_grain), staging, bytes);
 }
 

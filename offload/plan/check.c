@@ -263,14 +263,14 @@ static bool is_home_of_weights(const struct sw_plan *plan, int32_t slot) {
            (slot == plan->index->of_unit[SLOT_WEIGHTS][unit] || slot == plan->index->of_unit[SLOT_FROZEN][unit]);
 }
 
-/* Tells whether a piece of a slot holds grains of both spans of a unit, which the proof would take for one content. The
- * homes of shards hold one span each, and all other slots the whole weights. */
+/* Tells whether a piece of a slot holds grains of both spans of a unit, which the proof would take for one content.
+ * Where the spans have homes of their own, each home holds one; all other slots hold the whole weights. */
 static bool mixes_spans(const struct sw_plan *plan, const struct sw_access *access) {
     const struct sw_slot *slot = &plan->slot[access->slot];
     if (access->content != SW_CONTENT_WEIGHTS || slot->grain_bytes == 0 || !sw_plan_trains(plan, access->unit))
         return false;
     const int64_t trained = plan->spec.units->unit[access->unit].trained_grain;
-    if (sw_plan_is_sharded(plan, SW_WEIGHTS) && is_home_of_weights(plan, access->slot)) {
+    if (sw_plan_splits_weights(plan, access->unit) && is_home_of_weights(plan, access->slot)) {
         const int64_t first = slot->first_grain + access->offset_bytes / slot->grain_bytes;
         const bool frozen = access->first_index < sw_plan_frozen_chunks(plan, access->unit);
         return frozen ? first + access->bytes / slot->grain_bytes > trained : first < trained;

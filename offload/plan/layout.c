@@ -174,6 +174,11 @@ static struct sw_span whole_room(const struct layout *layout, int64_t unit) {
     return (struct sw_span){.first_grain = all.first_grain - lead, .grains = all.grains + lead};
 }
 
+/* Returns the room for a unit's weights where they live, or for its trained ones if the frozen ones live apart. */
+static struct sw_span home_room(const struct layout *layout, int64_t unit) {
+    return sw_plan_splits_weights(layout->plan, unit) ? sw_plan_trained(layout->plan, unit) : whole_room(layout, unit);
+}
+
 static sw_tier tier_of(const struct layout *layout, sw_state state, int64_t unit) {
     return layout->plan->placement[unit].tier[state];
 }
@@ -184,7 +189,7 @@ static void add_state(struct layout *layout, enum sw_slot_kind kind, sw_state st
     const struct sw_plan *plan = layout->plan;
     const bool whole = state == SW_WEIGHTS && !sw_plan_is_sharded(plan, SW_WEIGHTS);
     const struct sw_span room =
-        whole ? whole_room(layout, unit)
+        whole ? home_room(layout, unit)
               : room_of(layout, sw_plan_kept(plan, state, unit, tier), sw_plan_shared(plan, unit).grains);
     if (room.grains == 0) /* weights of a unit that is all base */
         return;
@@ -194,20 +199,26 @@ static void add_state(struct layout *layout, enum sw_slot_kind kind, sw_state st
     }
     struct sw_slot slot = of_grains(layout, unit, room, grain_bytes, content);
     slot.tier = tier;
-    slot.first_index = state == SW_WEIGHTS ? (int32_t)sw_plan_first_weights(plan, unit) : 0;
+    if (state == SW_WEIGHTS && sw_plan_splits_weights(plan, unit))
+        slot.first_index = (int32_t)sw_plan_frozen_chunks(plan, unit);
     add_slot(layout, kind, unit, slot);
 }
 
-/* Adds the homes of this rank's shards of frozen weights that are not its unit's only ones. */
+/* Adds the homes of this rank's frozen weights that do not live with the trained ones of their unit. */
 static void lay_frozen(struct layout *layout) {
     const struct sw_plan *plan = layout->plan;
-    for (int64_t u = 0; sw_plan_is_sharded(plan, SW_WEIGHTS) && u < plan->spec.units->count; u++) {
+    for (int64_t u = 0; u < plan->spec.units->count; u++) {
         const int64_t all = sw_plan_frozen(plan, u).grains;
-        struct sw_slot slot = of_grains(layout, u, room_of(layout, sw_plan_frozen_shard(plan, u), all),
-                                        sw_plan_weights_bytes(plan, u, 1), SW_CONTENT_WEIGHTS);
+        if (all == 0 || !sw_plan_splits_weights(plan, u))
+            continue;
+        struct sw_span room = room_of(layout, sw_plan_frozen_shard(plan, u), all);
+        if (!sw_plan_is_sharded(plan, SW_WEIGHTS)) {
+            room = whole_room(layout, u);
+            room.grains -= sw_plan_trained_grains(plan, u);
+        }
+        struct sw_slot slot = of_grains(layout, u, room, sw_plan_weights_bytes(plan, u, 1), SW_CONTENT_WEIGHTS);
         slot.tier = tier_of(layout, SW_WEIGHTS, u);
-        if (all > 0)
-            add_slot(layout, SLOT_FROZEN, u, slot);
+        add_slot(layout, SLOT_FROZEN, u, slot);
     }
 }
 
@@ -253,7 +264,7 @@ static void lay_weights(struct layout *layout) {
     int64_t largest = 0, largest_typed = 0;
     for (int64_t u = 0; u < units->count; u++) {
         int64_t *most = sw_plan_has_typed_slot(plan, u) ? &largest_typed : &largest;
-        add_state(layout, SLOT_WEIGHTS, SW_WEIGHTS, tier_of(layout, SW_WEIGHTS, u), u,
+        add_state(layout, SLOT_WEIGHTS, SW_WEIGHTS, sw_plan_tier_of_trained(plan, u), u,
                   sw_plan_weights_bytes(plan, u, 1), SW_CONTENT_WEIGHTS);
         if (!sw_plan_has_whole_on_device(plan, u) && !(u == 0 && (units->tied || sw_plan_gathers_rows(plan))))
             *most = sw_max_i64(*most, sw_max_i64(1, whole_room(layout, u).grains));
@@ -499,7 +510,7 @@ static struct traffic traffic_of(const struct layout *layout) {
         if (!layout->plan->spec.train || !sw_plan_trains(layout->plan, u))
             continue;
         const sw_tier grads = tier_of(layout, SW_GRADS, u), optimizer = tier_of(layout, SW_OPTIMIZER, u);
-        const sw_tier weights = tier_of(layout, SW_WEIGHTS, u);
+        const sw_tier weights = sw_plan_tier_of_trained(layout->plan, u);
         const bool on_device = sw_plan_updates_on_device(layout->plan, u);
         t.grads_down |=
             grads != SW_DEVICE && (sw_plan_ranks(layout->plan) == 1 || sw_plan_reduces_groups(layout->plan));
@@ -629,7 +640,7 @@ static uint64_t mix(uint64_t hash, uint64_t word) {
 }
 
 uint64_t sw_plan_hash(const struct sw_plan *plan) {
-    uint64_t hash = mix(0, (uint64_t)plan->spec.chunk_grains);
+    uint64_t hash = mix(plan->trained_tier, (uint64_t)plan->spec.chunk_grains);
     hash = mix(hash, (uint64_t)plan->spec.ring_chunks);
     hash = mix(hash, (uint64_t)plan->stream_chunks);
     for (int64_t u = 0; u < plan->spec.units->count; u++) {

@@ -19,10 +19,13 @@ const char *sw_state_name(sw_state state);
 struct sw_placement_request {
     bool automatic[SW_STATES];
     double share[SW_STATES][SW_TIERS];
+    /* Where trained weights live whose units have frozen weights on NVMe: SW_HOST or SW_NVME. SW_DEVICE leaves it open:
+     * the host, if it has room for all of them. */
+    sw_tier trained;
 };
 
-/* Parses "auto", "grads=host,optimizer=nvme" or "optimizer=device:20%/host:30%/nvme" (the last without a share takes
- * the rest; states not named are auto). */
+/* Parses "auto", "grads=host,optimizer=nvme", "weights=nvme,trained=host" or "optimizer=device:20%/host:30%/nvme" (the
+ * last without a share takes the rest; states not named are auto). */
 sw_status sw_placement_parse(const char *text, struct sw_placement_request *out);
 
 /* Returns the tier in whose share the middle of a unit falls, which begins at `before_bytes` of `total_bytes`. */

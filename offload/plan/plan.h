@@ -265,6 +265,7 @@ struct sw_plan {
     void *spec_arrays;                   /* the arrays that `spec` points to; its update_on_device is never NULL */
     int64_t stream_chunks;               /* pieces of the device's rings that updates pass through */
     sw_tier secondary_tier;              /* where secondary shards are kept: the device, or else the host */
+    sw_tier trained_tier;                /* home of trained weights whose units keep their frozen weights on NVMe */
     bool commit_every_step;              /* the whole optimizer is on NVMe, in two generations */
     int64_t first_trained;               /* the first unit that training changes; 0 without training */
     struct sw_unit_placement *placement; /* of each unit */
@@ -391,9 +392,13 @@ bool sw_plan_is_sequence_parallel(const struct sw_plan *plan);
 /* Returns the bytes of a row of a micro-batch, of which every unit's output has as many; in a tensor group. */
 int64_t sw_plan_row_bytes(const struct sw_plan *plan);
 
-/* Returns the slot that holds a unit's state where it lives, or -1 where that is NVMe. */
+/* Returns the slot that holds a unit's gradients or optimizer state where they live, or -1 where that is NVMe. */
 int32_t sw_plan_resident(const struct sw_plan *plan, sw_state state, int64_t unit);
-/* Returns the slot that holds a grain of this rank's weights of a unit where they live. */
+/* Returns the tier where the trained weights of a unit live: that of the frozen ones, or plan->trained_tier. */
+sw_tier sw_plan_tier_of_trained(const struct sw_plan *plan, int64_t unit);
+/* Returns the number of units whose frozen weights live on NVMe and whose trained ones live on plan->trained_tier. */
+int64_t sw_plan_units_beside(const struct sw_plan *plan);
+/* Returns the slot, on whatever tier, that holds a grain of this rank's weights of a unit where they live. */
 int32_t sw_plan_weights_home(const struct sw_plan *plan, int64_t unit, int64_t grain);
 /* Returns the slot that holds a unit's base where it lives, or -1 where the unit has none. */
 int32_t sw_plan_base_home(const struct sw_plan *plan, int64_t unit);

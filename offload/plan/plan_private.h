@@ -18,7 +18,7 @@ enum sw_slot_kind {
     /* Each unit has its own slots of these kinds. The first five are homes of states, on whatever tier; an optimizer
      * in two generations has the next slot too. */
     SLOT_WEIGHTS,
-    SLOT_FROZEN, /* on the tier of the unit's weights: this rank's shard of its frozen ones, if it is trained */
+    SLOT_FROZEN, /* on the tier of the unit's weights: the frozen ones whose home is not that of the trained ones */
     SLOT_BASE,   /* on the tier of the unit's weights */
     SLOT_GRADS,
     SLOT_OPTIMIZER,
@@ -122,8 +122,8 @@ struct sw_span sw_plan_frozen(const struct sw_plan *plan, int64_t unit);
 /* Returns the number of chunks of these that this rank has, and one of them. */
 int64_t sw_plan_own_frozen_chunks(const struct sw_plan *plan, int64_t unit);
 struct sw_span sw_plan_own_frozen_chunk(const struct sw_plan *plan, int64_t unit, int64_t chunk);
-/* Returns the index of the first content of a unit's weights where they live: behind those of SLOT_FROZEN. */
-int64_t sw_plan_first_weights(const struct sw_plan *plan, int64_t unit);
+/* Tells whether a unit's frozen and trained weights have a home each: as shards, or because their tiers differ. */
+bool sw_plan_splits_weights(const struct sw_plan *plan, int64_t unit);
 /* Returns this rank's shard of a unit's trained span, or of a frozen unit, and the number of its chunks. */
 struct sw_span sw_plan_shard(const struct sw_plan *plan, int64_t unit);
 int64_t sw_plan_shard_chunks(const struct sw_plan *plan, int64_t unit);

@@ -228,17 +228,37 @@ bool sw_plan_fits(const struct sw_plan *plan) {
 }
 
 int32_t sw_plan_resident(const struct sw_plan *plan, sw_state state, int64_t unit) {
-    const int32_t *const slots[SW_STATES] = {[SW_WEIGHTS] = plan->index->of_unit[SLOT_WEIGHTS],
-                                             [SW_GRADS] = plan->index->of_unit[SLOT_GRADS],
-                                             [SW_OPTIMIZER] = plan->index->of_unit[SLOT_OPTIMIZER]};
+    const int32_t *const slots[SW_STATES] = {
+        [SW_GRADS] = plan->index->of_unit[SLOT_GRADS], [SW_OPTIMIZER] = plan->index->of_unit[SLOT_OPTIMIZER]};
     if (slots[state] == NULL || plan->placement[unit].tier[state] == SW_NVME)
         return -1;
     return slots[state][unit];
 }
 
+static bool has_both_spans(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_trains(plan, unit) && sw_plan_trained(plan, unit).first_grain > 0;
+}
+
+sw_tier sw_plan_tier_of_trained(const struct sw_plan *plan, int64_t unit) {
+    const sw_tier tier = plan->placement[unit].tier[SW_WEIGHTS];
+    return tier == SW_NVME && has_both_spans(plan, unit) ? plan->trained_tier : tier;
+}
+
+int64_t sw_plan_units_beside(const struct sw_plan *plan) {
+    int64_t count = 0;
+    for (int64_t u = 0; u < plan->spec.units->count; u++)
+        count += plan->placement[u].tier[SW_WEIGHTS] == SW_NVME && has_both_spans(plan, u);
+    return count;
+}
+
+bool sw_plan_splits_weights(const struct sw_plan *plan, int64_t unit) {
+    return has_both_spans(plan, unit) &&
+           (sw_plan_is_sharded(plan, SW_WEIGHTS) ||
+            sw_plan_tier_of_trained(plan, unit) != plan->placement[unit].tier[SW_WEIGHTS]);
+}
+
 int32_t sw_plan_weights_home(const struct sw_plan *plan, int64_t unit, int64_t grain) {
-    const struct sw_span frozen = sw_plan_frozen_shard(plan, unit);
-    const bool is_frozen = grain < frozen.first_grain + frozen.grains;
+    const bool is_frozen = sw_plan_splits_weights(plan, unit) && grain < sw_plan_trained(plan, unit).first_grain;
     return plan->index->of_unit[is_frozen ? SLOT_FROZEN : SLOT_WEIGHTS][unit];
 }
 
@@ -463,10 +483,6 @@ int64_t sw_plan_own_frozen_chunks(const struct sw_plan *plan, int64_t unit) {
 struct sw_span sw_plan_own_frozen_chunk(const struct sw_plan *plan, int64_t unit, int64_t chunk) {
     return sw_plan_is_sharded(plan, SW_WEIGHTS) ? chunk_of(plan, sw_plan_frozen_shard(plan, unit), chunk)
                                                 : sw_plan_unit_chunk(plan, unit, chunk);
-}
-
-int64_t sw_plan_first_weights(const struct sw_plan *plan, int64_t unit) {
-    return sw_plan_is_sharded(plan, SW_WEIGHTS) ? sw_plan_frozen_chunks(plan, unit) : 0;
 }
 
 int64_t sw_plan_trained_chunks(const struct sw_plan *plan, int64_t unit) {

@@ -86,6 +86,22 @@ static void print_memory(const struct sw_plan *plan, FILE *out) {
     fputc('\n', out);
 }
 
+/* Prints where trained weights live, if that is not where the frozen ones of their units do. */
+static void print_trained(const struct sw_plan *plan, FILE *out) {
+    int64_t units[SW_TIERS] = {0};
+    bool apart = false;
+    for (int64_t u = 0; u < plan->spec.units->count; u++) {
+        units[sw_plan_tier_of_trained(plan, u)] += sw_plan_trains(plan, u);
+        apart |= sw_plan_tier_of_trained(plan, u) != plan->placement[u].tier[SW_WEIGHTS];
+    }
+    if (!apart)
+        return;
+    print_name(out, "  ", "trained weights");
+    for (int t = 0; t < SW_TIERS; t++)
+        print_units(out, units[t]);
+    fputc('\n', out);
+}
+
 static void print_placement(const struct sw_plan *plan, FILE *out) {
     for (int state = SW_WEIGHTS; state < SW_STATES; state++) {
         int64_t units[SW_TIERS] = {0};
@@ -96,6 +112,8 @@ static void print_placement(const struct sw_plan *plan, FILE *out) {
         for (int t = 0; t < SW_TIERS; t++)
             print_units(out, units[t]);
         fputc('\n', out);
+        if (state == SW_WEIGHTS)
+            print_trained(plan, out);
     }
 }
 

@@ -57,11 +57,11 @@ struct sw_operand sw_build_rows(struct sw_builder *b, int64_t micro) {
 
 /* Returns where a chunk of weights, or of a base, is on the host: where it lives, or staged from NVMe. */
 static struct sw_operand fetch_to_host(struct sw_builder *b, const struct sw_chunk *chunk, struct sw_what what) {
-    const bool base = what.content == SW_CONTENT_BASE;
-    const struct sw_operand home = {.slot = base ? sw_plan_base_home(b->plan, chunk->unit)
-                                                 : sw_plan_weights_home(b->plan, chunk->unit, chunk->at.first_grain),
-                                    .piece = SW_BY_GRAINS};
-    if (b->plan->placement[chunk->unit].tier[SW_WEIGHTS] != SW_NVME)
+    const int32_t slot = what.content == SW_CONTENT_BASE
+                             ? sw_plan_base_home(b->plan, chunk->unit)
+                             : sw_plan_weights_home(b->plan, chunk->unit, chunk->at.first_grain);
+    const struct sw_operand home = {.slot = slot, .piece = SW_BY_GRAINS};
+    if (b->plan->slot[slot].tier != SW_NVME)
         return home;
     const struct sw_operand staging = sw_build_ring(b, SLOT_WEIGHTS_IN);
     sw_build_move(b, home, staging, what, chunk,
@@ -110,12 +110,12 @@ static void fetch(struct sw_builder *b, int64_t unit, int32_t slot) {
     }
     const bool sharded = sw_plan_is_sharded(b->plan, SW_WEIGHTS);
     const bool is_there = b->plan->placement[unit].tier[SW_WEIGHTS] == SW_DEVICE;
-    const int64_t first = sw_plan_first_weights(b->plan, unit);
+    const int64_t frozen = sw_plan_frozen_chunks(b->plan, unit), first = sharded ? 0 : frozen;
     fetch_frozen(b, unit, slot);
-    for (int64_t c = sharded ? 0 : sw_plan_frozen_chunks(b->plan, unit);
-         !is_there && c < sw_plan_state_chunks(b->plan, SW_WEIGHTS, unit); c++) {
+    for (int64_t c = first; !is_there && c < sw_plan_state_chunks(b->plan, SW_WEIGHTS, unit); c++) {
         const struct sw_chunk chunk = sw_build_chunk(b, SW_WEIGHTS, unit, c);
-        fetch_chunk(b, &chunk, (struct sw_what){SW_CONTENT_WEIGHTS, unit, first + c, 0, b->state_age, 0}, slot);
+        fetch_chunk(b, &chunk, (struct sw_what){SW_CONTENT_WEIGHTS, unit, frozen - first + c, 0, b->state_age, 0},
+                    slot);
     }
     if (sharded)
         sw_build_all_gather(b, unit, is_there ? b->index->of_unit[SLOT_WEIGHTS][unit] : slot, slot);
@@ -369,6 +369,7 @@ static bool joins_away(const struct sw_builder *b, int64_t unit) {
     return sw_plan_keeps_whole_weights(b->plan) && tier_of(b, SW_WEIGHTS, unit) != SW_DEVICE;
 }
 
+/* Returns where the trained weights of a unit live. */
 static struct sw_operand home_of_weights(const struct sw_builder *b, int64_t unit) {
     return (struct sw_operand){
         .slot = b->index->of_unit[SLOT_WEIGHTS][unit], .piece = SW_BY_GRAINS, .own = joins_at_home(b, unit)};
@@ -384,7 +385,7 @@ static void spread_weights(struct sw_builder *b, const struct chunk_update *u, s
     const struct sw_operand home = home_of_weights(b, unit);
     const struct sw_what what = weights_what(b, u);
     const int64_t bytes = sw_build_weights_bytes(b, &u->chunk);
-    const sw_tier made_in = b->plan->slot[made.slot].tier, home_tier = tier_of(b, SW_WEIGHTS, unit);
+    const sw_tier made_in = b->plan->slot[made.slot].tier, home_tier = b->plan->slot[home.slot].tier;
     const bool goes_home = !joins_away(b, unit);
     struct sw_operand on_host = made;
     if (made_in == SW_DEVICE && home_tier != SW_DEVICE && goes_home) {
@@ -404,7 +405,7 @@ static void spread_weights(struct sw_builder *b, const struct chunk_update *u, s
 /* Returns where an update writes its new weights. */
 static struct sw_operand weights_target(struct sw_builder *b, const struct chunk_update *u, bool on_device) {
     const struct sw_operand home = home_of_weights(b, u->chunk.unit);
-    const sw_tier tier = tier_of(b, SW_WEIGHTS, u->chunk.unit);
+    const sw_tier tier = b->plan->slot[home.slot].tier;
     if (!on_device)
         return tier == SW_HOST && !joins_away(b, u->chunk.unit) ? home : sw_build_ring(b, SLOT_WEIGHTS_RING);
     if (tier == SW_DEVICE)
@@ -497,10 +498,10 @@ void sw_build_update_end(struct sw_builder *b, const struct sw_unit_update *upda
     const int64_t chunks = joins_away(b, unit) ? sw_plan_state_chunks(b->plan, SW_WEIGHTS, unit) : 0;
     for (int64_t c = sw_plan_frozen_chunks(b->plan, unit); c < chunks; c++) {
         const struct sw_chunk chunk = sw_build_chunk(b, SW_WEIGHTS, unit, c);
-        const struct sw_operand home = home_of(b->index->of_unit[SLOT_WEIGHTS][unit]), at = home_of(update->slot);
+        const struct sw_operand home = home_of_weights(b, unit), at = home_of(update->slot);
         const struct sw_what what = {.content = SW_CONTENT_WEIGHTS, .unit = unit, .index = c};
         const int64_t bytes = sw_build_weights_bytes(b, &chunk);
-        const bool nvme = tier_of(b, SW_WEIGHTS, unit) == SW_NVME;
+        const bool nvme = b->plan->slot[home.slot].tier == SW_NVME;
         const struct sw_operand on_host = nvme ? sw_build_ring(b, SLOT_WEIGHTS_RING) : home;
         sw_build_move(b, at, on_host, what, &chunk, bytes);
         if (nvme)

@@ -49,9 +49,10 @@ static void placements_give_the_same_bits(void **state) {
         for (int p = v % FEW; p < PLACES; p += FEW) {
             char place[PLACE_CHARS];
             const int tier[] = {p % SW_TIERS, p / SW_TIERS % SW_TIERS, p / SW_TIERS / SW_TIERS};
-            snprintf(place, sizeof place, "weights=%s,grads=%s,optimizer=%s,acts=%s", sw_tier_name((sw_tier)tier[0]),
+            snprintf(place, sizeof place, "weights=%s,grads=%s,optimizer=%s,acts=%s%s", sw_tier_name((sw_tier)tier[0]),
                      sw_tier_name((sw_tier)tier[1]), sw_tier_name((sw_tier)tier[2]),
-                     sw_tier_name((sw_tier)((tier[0] + tier[1] + tier[2]) % SW_TIERS)));
+                     sw_tier_name((sw_tier)((tier[0] + tier[1] + tier[2]) % SW_TIERS)),
+                     p % 5 < 3 ? "" : ",trained=nvme");
             spec.place = place;
             spec.directory = *state;
             spec.recompute = (sw_recompute)(p % SW_RECOMPUTES);

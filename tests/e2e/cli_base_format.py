@@ -113,6 +113,29 @@ def a_killed_run_goes_on_with_the_same_bits():
     return ([] if same else ["other numbers"]) + ([] if before < 120 else ["it was not killed in time"])
 
 
+def adapters_are_not_written_each_step():
+    """They live in memory beside a base on the drive, unless the request says otherwise; either way as planned."""
+    problems, runs = [], {}
+    for name, trained in (("adapters-near", ""), ("adapters-far", ",trained=nvme")):
+        how = ("--lora", 4)
+        program.must(*train(name, "nf4", freeze=how, steps=HALF, place=WEIGHTS_AWAY + trained))
+        runs[name] = program.numbers_of(path(name))
+        written = program.steps_of(path(name))[-1]["bytes"]["nvme_write"]
+        plan = json.loads(program.must("plan", "--model", FOLDER, *program.SHAPE, "--precision", "bf16", *how, "--base-format", "nf4",
+                                       "--place", WEIGHTS_AWAY + trained, "--nvme", SCRATCH, "--json").out)
+        if (written == 0) != (trained == "") or plan["lanes"]["write"]["bytes"] != written:
+            problems.append(f"{name}: {written} bytes written, planned {plan['lanes']['write']['bytes']}")
+        if plan["frozen"]["trained_on"] != ("nvme" if trained else "host"):
+            problems.append(f"{name}: the plan says {plan['frozen']}")
+    shown = " ".join(program.must("plan", "--model", FOLDER, *program.SHAPE, "--lora", 4, "--place", WEIGHTS_AWAY, "--nvme", SCRATCH).out.split())
+    if "3 units whose frozen ones are on nvme live on host" not in shown:
+        problems.append(f"plan does not say where adapters live: {shown}")
+    program.must("resume", path("adapters-far"), "--steps", HALF + 1, "--place", WEIGHTS_AWAY)
+    program.must("resume", path("adapters-near"), "--steps", HALF + 1, "--place", WEIGHTS_AWAY + ",trained=nvme")
+    ends = [program.numbers_of(path(name)) for name in runs]
+    return problems + ([] if len(set(map(str, runs.values()))) == 1 and ends[0] == ends[1] else ["other numbers"])
+
+
 def find_kept(run):
     """Where the pages with the checksums of frozen weights begin in a run's store, and the first of these weights."""
     with open(path(run, program.STORE), "rb") as file:
@@ -185,6 +208,18 @@ def each_rank_holds_its_share_of_the_base():
     if not 0.45 * base <= held[0] - held[1] or not 0.2 * base <= held[1] - held[2]:
         return [f"{held} bytes are held, and the base has {base}"]
     return [] if sent[0] + 0.45 * base <= sent[1] else [f"{sent} bytes are sent, and the base has {base}"]
+
+
+def ranks_write_no_adapters():
+    """Each rank of any stage keeps them on the host beside a base on the drive, unless the request says otherwise."""
+    problems = []
+    for stage, trained in ((2, ""), (3, ""), (3, ",trained=nvme")):
+        plan = json.loads(program.must("plan", "--model", FOLDER, "--seq", program.SEQ, "--micro-batch", 1, "--batch-tokens",
+                                       4 * program.SEQ, "--precision", "bf16", "--lora", 4, "--base-format", "nf4", "--json", "--ranks", 2,
+                                       "--zero", stage, "--place", WEIGHTS_AWAY + trained, "--nvme", SCRATCH).out)
+        if (plan["lanes"]["write"]["bytes"] == 0) != (trained == ""):
+            problems.append(f"stage {stage}{trained}: {plan['lanes']['write']['bytes']} bytes written")
+    return problems
 
 
 def ranks_have_the_numbers_of_stage_0():
@@ -267,5 +302,6 @@ def runs_of_before_go_on():
 
 script_test.run(a_step_reads_the_bytes_of_the_plan, numbers_do_not_depend_on_where_the_base_lives,
                 a_killed_run_goes_on_with_the_same_bits, a_resume_takes_over_the_base_on_the_drive,
-                each_rank_holds_its_share_of_the_base, ranks_have_the_numbers_of_stage_0, other_commands_compute_with_the_base,
+                each_rank_holds_its_share_of_the_base, ranks_write_no_adapters, adapters_are_not_written_each_step,
+                ranks_have_the_numbers_of_stage_0, other_commands_compute_with_the_base,
                 exports_hold_the_weights_as_they_were_loaded, what_does_not_go_is_refused, runs_of_before_go_on)

@@ -460,9 +460,10 @@ static void compare_placements(sw_dtype type, sw_optimizer_format optimizer, boo
         char place[PLACE_CHARS];
         const int tier[] = {variant % SW_TIERS, variant / SW_TIERS % SW_TIERS, variant / SW_TIERS / SW_TIERS};
         const int grouped = (tier[0] + tier[1]) % 2;
-        snprintf(place, sizeof place, "weights=%s,grads=%s,optimizer=%s,acts=%s", sw_tier_name((sw_tier)tier[0]),
+        snprintf(place, sizeof place, "weights=%s,grads=%s,optimizer=%s,acts=%s%s", sw_tier_name((sw_tier)tier[0]),
                  sw_tier_name((sw_tier)tier[1]), sw_tier_name((sw_tier)tier[2]),
-                 sw_tier_name((sw_tier)((tier[0] + tier[1] + tier[2]) % SW_TIERS)));
+                 sw_tier_name((sw_tier)((tier[0] + tier[1] + tier[2]) % SW_TIERS)),
+                 variant % 5 < 3 ? "" : ",trained=nvme");
         spec.place = place;
         spec.directory = directory;
         spec.group = grouped;

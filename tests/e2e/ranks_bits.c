@@ -140,8 +140,9 @@ static sw_status try_variant(struct job *job, const struct same_trace *reference
     struct harness_spec spec = spec_of(job, false);
     struct same_trace trace;
     const int weights = variant % SW_TIERS, grads = variant / 3 % SW_TIERS, optimizer = (variant + zero) % SW_TIERS;
-    snprintf(place, sizeof place, "weights=%s,grads=%s,optimizer=%s%s", sw_tier_name((sw_tier)weights),
-             sw_tier_name((sw_tier)grads), sw_tier_name((sw_tier)optimizer), kept == ON_HOST ? ",acts=device" : "");
+    snprintf(place, sizeof place, "weights=%s,grads=%s,optimizer=%s%s%s", sw_tier_name((sw_tier)weights),
+             sw_tier_name((sw_tier)grads), sw_tier_name((sw_tier)optimizer), kept == ON_HOST ? ",acts=device" : "",
+             (zero + ranks_of(job)) % 2 == 0 ? ",trained=nvme" : "");
     spec.place = place;
     spec.zero = zero;
     spec.secondary_ranks = kept == NO_SECONDARY ? 0 : job->part_ranks;

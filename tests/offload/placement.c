@@ -152,6 +152,9 @@ static void wrong_placements_are_refused_by_name(void **state) {
         {"optimizer=device:-20%/nvme", SW_ERR_ARG, "'device:-20%'"},
         {"optimizer=device:120%/nvme", SW_ERR_ARG, "'device:120%'"},
         {"optimizer=device:nan%/nvme", SW_ERR_ARG, "'device:nan%'"},
+        {"weights=nvme,trained=device", SW_ERR_ARG, "trained=auto, host or nvme"},
+        {"trained=host,trained=nvme", SW_ERR_ARG, "trained twice"},
+        {"trained=host:50%/nvme", SW_ERR_ARG, "trained=host:50%/nvme"},
         {"optimizer=device:inf%/nvme", SW_ERR_ARG, "'device:inf%'"},
         {"optimizer=device:two%/nvme", SW_ERR_ARG, "'device:two%'"},
     };

@@ -172,6 +172,18 @@ static bool gathers(const struct need *need) {
            !parted && all_bytes <= spec->units->unit[0].elems * sw_dtype_bytes(spec->type);
 }
 
+/* Trained weights beside frozen ones on NVMe live there if the request says so, or leaves it open and the host has no
+ * room. */
+static bool trained_on_nvme(const struct need *need, int64_t unit) {
+    const struct sw_plan *plan = need->plan;
+    const sw_tier wanted = plan->spec.place.trained;
+    if (wanted != SW_DEVICE)
+        assert_int_equal(plan->trained_tier, wanted);
+    else if (plan->spec.budget_bytes[SW_HOST] == INT64_MAX && plan->spec.budget_bytes[SW_DEVICE] == INT64_MAX)
+        assert_int_equal(plan->trained_tier, SW_HOST);
+    return tier_of(need, SW_WEIGHTS, unit) == SW_NVME && (frozen_of(plan, unit) == 0 || plan->trained_tier == SW_NVME);
+}
+
 static void need_weights(struct need *need, int64_t unit) {
     const sw_tier tier = tier_of(need, SW_WEIGHTS, unit);
     if (unit == 0 && gathers(need)) {
@@ -186,7 +198,8 @@ static void need_weights(struct need *need, int64_t unit) {
         return;
     occupy(need, unit);
     need_unit(need, SW_OP_UPLOAD, SW_CONTENT_WEIGHTS, unit, weights_grain(need, unit), 1);
-    need_unit(need, SW_OP_READ, SW_CONTENT_WEIGHTS, unit, weights_grain(need, unit), tier == SW_NVME);
+    need_frozen(need, SW_OP_READ, SW_CONTENT_WEIGHTS, unit, weights_grain(need, unit), tier == SW_NVME);
+    need_trained(need, SW_OP_READ, SW_CONTENT_WEIGHTS, unit, weights_grain(need, unit), trained_on_nvme(need, unit));
     need_base(need, unit, tier == SW_NVME);
 }
 
@@ -210,7 +223,7 @@ static void need_update(struct need *need, int64_t unit) {
     const int64_t made = weights_grain(need, unit);
     need_trained(need, SW_OP_UPLOAD, SW_CONTENT_WEIGHTS, unit, made, !here && !gathered);
     need_trained(need, SW_OP_DOWNLOAD, SW_CONTENT_WEIGHTS, unit, made, here && weights != SW_DEVICE);
-    need_trained(need, SW_OP_WRITE, SW_CONTENT_WEIGHTS, unit, made, weights == SW_NVME);
+    need_trained(need, SW_OP_WRITE, SW_CONTENT_WEIGHTS, unit, made, trained_on_nvme(need, unit));
     if (weights == SW_DEVICE || gathered)
         return;
     occupy(need, unit);

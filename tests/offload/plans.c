@@ -7,7 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PLANS_STREAM = 5, PARTS_SEED = 1 << 20, BASE_SEED = 1 << 21, GROUP_SEED = 1 << 22, SPANS_SEED = 1 << 23 };
+enum {
+    PLANS_STREAM = 5,
+    PARTS_SEED = 1 << 20,
+    BASE_SEED = 1 << 21,
+    GROUP_SEED = 1 << 22,
+    SPANS_SEED = 1 << 23,
+    TRAINED_SEED = 3 << 20
+};
 
 int64_t plans_draw(struct plans_random *random, int64_t least, int64_t most) {
     const double uniform = sw_rng_uniform(random->seed, PLANS_STREAM, random->counter++);
@@ -189,6 +196,7 @@ struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_
     units->fp8 = spec.type == SW_BF16 && plans_draw(random, 0, 1) == 1;
     draw_parts(random, units, &spec);
     draw_base(random, units, &spec);
+    spec.place.trained = (sw_tier)plans_draw(&(struct plans_random){.seed = random->seed + TRAINED_SEED}, 0, SW_NVME);
     return spec;
 }
 
