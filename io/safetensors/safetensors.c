@@ -389,9 +389,9 @@ sw_status sw_safetensors_read_bytes(struct sw_safetensors *tensors, const struct
 
 const char *sw_shape_text(int dims, const int64_t *dim, char text[SW_SHAPE_CHARS]) {
     int used = snprintf(text, SW_SHAPE_CHARS, "[");
-    for (int d = 0; d < dims && used < 80; d++)
-        used += snprintf(text + used, 96 - (size_t)used, d == 0 ? "%lld" : ", %lld", (long long)dim[d]);
-    snprintf(text + used, 96 - (size_t)used, "]");
+    for (int d = 0; d < dims; d++)
+        used += snprintf(text + used, SW_SHAPE_CHARS - (size_t)used, d == 0 ? "%lld" : ", %lld", (long long)dim[d]);
+    snprintf(text + used, SW_SHAPE_CHARS - (size_t)used, "]");
     return text;
 }
 

@@ -38,8 +38,8 @@ int64_t sw_safetensors_count(const struct sw_safetensors *tensors);
 const struct sw_safetensor *sw_safetensors_at(const struct sw_safetensors *tensors, int64_t index);
 /* Returns the tensor of that name, or NULL. */
 const struct sw_safetensor *sw_safetensors_find(const struct sw_safetensors *tensors, const char *name);
-/* Writes a shape for messages: "[32, 96]". Returns text. */
-enum { SW_SHAPE_CHARS = 96 };
+/* Writes a shape for messages: "[32, 96]". Returns text, which has room for the largest numbers. */
+enum { SW_SHAPE_CHARS = 3 + SW_SAFETENSORS_MAX_DIMS * (int)sizeof ", 9223372036854775807" };
 const char *sw_shape_text(int dims, const int64_t *dim, char text[SW_SHAPE_CHARS]);
 /* Returns the path of the file that has a tensor, valid until the close. */
 const char *sw_safetensors_path(const struct sw_safetensors *tensors, const struct sw_safetensor *tensor);

@@ -196,6 +196,17 @@ static void bears_random_damage(void **state) {
     }
 }
 
+/* Where one size is 0, the others may be any numbers. */
+static void every_shape_has_room_in_a_message(void **state) {
+    (void)state;
+    static const int64_t shape[SW_SAFETENSORS_MAX_DIMS] = {0,          INT64_MAX, INT64_MAX, INT64_MAX,
+                                                           1234567890, INT64_MAX, INT64_MAX, INT64_MAX};
+    char text[SW_SHAPE_CHARS];
+    sw_shape_text(SW_SAFETENSORS_MAX_DIMS, shape, text);
+    CHECK(strcmp(text, "[0, 9223372036854775807, 9223372036854775807, 9223372036854775807, 1234567890, "
+                       "9223372036854775807, 9223372036854775807, 9223372036854775807]") == 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(refuses_hostile_headers, make_directory, remove_directory),
@@ -204,6 +215,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(bounds_what_parsing_takes, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(names_a_file_cut_while_open, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(bears_random_damage, make_directory, remove_directory),
+        cmocka_unit_test(every_shape_has_room_in_a_message),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
