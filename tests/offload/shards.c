@@ -123,7 +123,7 @@ static int64_t home_bytes(const struct sw_plan *plan, int64_t unit, sw_content c
     return bytes;
 }
 
-/* What a grain of a base takes: its elements in 8 or 4 bits, and scales (core/base_format.h). */
+/* A grain of a base takes its elements in 8 or 4 bits, and scales (core/base_format.h). */
 static const int64_t record_bytes[] = {
     [SW_BASE_INT8] = 16640, [SW_BASE_NF4] = 8512, [SW_BASE_FP8] = 16896, [SW_BASE_MXFP4] = 8704};
 
