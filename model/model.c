@@ -397,7 +397,9 @@ static sw_status set_fp8(struct sw_model *model) {
     model->units->fp8 = model->shape.fp8;
     for (int64_t u = 0; u < units->count && units->fp8; u++)
         if (units->unit[u].trained_grain > 0 && units->unit[u].trained_grain < units->unit[u].grains)
-            return sw_fail(SW_ERR_UNSUPPORTED, "with --precision fp8, --freeze takes all tensors of %s or none of them",
+            return sw_fail(SW_ERR_UNSUPPORTED,
+                           "--precision fp8 needs each block all trained or all frozen, and --lora or --freeze leaves "
+                           "%s with both; leave one of them out, or freeze whole blocks",
                            units->unit[u].name);
     return SW_OK;
 }
