@@ -301,7 +301,7 @@ def readable_reports():
     for arguments, lines, word in table:
         ended = program.run("bench", *arguments, "--rounds", 1, "--device", "cpu")
         printed = ended.out.splitlines()
-        if ended.code != 0 or ended.err or len(printed) != lines or word not in ended.out:
+        if ended.code != 0 or program.said(ended) or len(printed) != lines or word not in ended.out:
             problems.append(f"{arguments}: status {ended.code}, {ended.err!r}, {ended.out!r}")
         problems += [f"{arguments[0]}: wider than 80 columns: {line!r}" for line in printed if len(line) > 80]
     return problems

@@ -55,16 +55,10 @@ def unequal(what, found, expected):
     return [] if math.isclose(found, expected, rel_tol=1e-6) else [f"{what} is {found} instead of {expected}"]
 
 
-def said(ended):
-    """Returns the lines of standard error but those that a slow machine causes."""
-    return [line for line in ended.err.splitlines() if not line.startswith("measuring the drive: ") and
-            "is still discarding deleted files" not in line]
-
-
 def report(where, *arguments, fields, more=()):
     """The one object on standard output, and what is wrong with its own fields and with what is left behind."""
     ended = program.run("bench", "io", "--nvme", where, *arguments, "--json")
-    if ended.code != 0 or said(ended):
+    if ended.code != 0 or program.said(ended):
         return None, [f"bench io {arguments}: status {ended.code}, {ended.err!r}"]
     found = json.loads(ended.out)
     problems = wrong_fields("report", found, fields, more)
@@ -162,7 +156,7 @@ def without_fio():
     where = folder("without")
     empty = dict(os.environ, PATH=where)
     ended = program.run("bench", "io", "--nvme", where, *SMALL, *CELL, env=empty)
-    if ended.code != 0 or said(ended) or "fio is not installed" not in ended.out:
+    if ended.code != 0 or program.said(ended) or "fio is not installed" not in ended.out:
         return [f"status {ended.code}, {ended.err!r}, {ended.out!r}"]
     return []
 
@@ -182,13 +176,13 @@ def readable_reports():
     ended = program.run("bench", "io", "--nvme", where, *SMALL, *CELL, "--no-fio")
     problems = []
     parts = [part.splitlines() for part in ended.out.split("\n\n")]
-    if ended.code != 0 or said(ended) or [len(part) for part in parts] != [2, 2 + 3, 2 + 3]:
+    if ended.code != 0 or program.said(ended) or [len(part) for part in parts] != [2, 2 + 3, 2 + 3]:
         problems.append(f"status {ended.code}, {ended.err!r}, {ended.out!r}")
     if not re.match(r"The drive reads [0-9.]+ GB/s, writes [0-9.]+ GB/s, and moves [0-9.]+ GB/s", ended.out):
         problems.append(f"the verdict is {ended.out[:200]!r}")
     problems += [f"wider than 80 columns: {line!r}" for line in ended.out.splitlines() if len(line) > 80]
     ended = program.run("bench", "io", "--nvme", where, *SUSTAIN)
-    if ended.code != 0 or said(ended) or not re.search("^each is .* times slower", ended.out, re.MULTILINE):
+    if ended.code != 0 or program.said(ended) or not re.search("^each is .* times slower", ended.out, re.MULTILINE):
         problems.append(f"--sustain: status {ended.code}, {ended.err!r}, {ended.out!r}")
     return problems
 

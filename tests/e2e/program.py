@@ -102,6 +102,12 @@ def time_text(seconds):
     return f"{seconds:.{2 if seconds < 9.995 else 1 if seconds < 99.95 else 0}f} s"
 
 
+def said(ended):
+    """Returns the lines of standard error but those that a slow machine causes."""
+    return [line for line in ended.err.splitlines() if not line.startswith("measuring the drive: ") and
+            "is still discarding deleted files" not in line]
+
+
 def text(seed, characters):
     """Words drawn from a seed, frequent ones first, so that there is something to learn."""
     draw = random.Random(seed)
