@@ -77,8 +77,7 @@ static sw_status scaled(const struct sw_model *model, const struct sw_unit_call 
 }
 
 /* Drops elements of an adapter's input, or of the gradient at it: the same ones whichever rank of a tensor group has
- * them. Each adapter and micro-batch has a stream, and that
- * of A's first values is none of them, as `draw` is not 0. */
+ * them. Each adapter and micro-batch has a stream, and that of A's first values is none of them, as `draw` is not 0. */
 static sw_status drop(const struct sw_model *model, const struct sw_unit_call *call, const struct sw_adapter *adapter,
                       const void *x, void *y) {
     const struct sw_tensor *a = &model->units->unit[call->unit].tensor[adapter->a];

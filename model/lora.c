@@ -125,7 +125,6 @@ static bool matrix_of(const struct adapted *adapted, int64_t u, enum linear_name
 
 /* Return the unit's part of A and of B. The outputs of a matrix that has queries, keys and values side by side are cut
  * in three blocks, which are no run of rows of B: its part is a part of one long row. */
-
 static struct sw_part part_of_a(const struct adapted *adapted, const struct matrix *of) {
     const bool out_first = adapted->config->out_first;
     const int64_t inputs = out_first ? of->part.cols : of->part.rows;

@@ -132,21 +132,12 @@ static sw_status load_weights(struct sw_trainer *trainer) {
     return status;
 }
 
-/* Fills in trained weights where the store already has them: whole grains of frozen ones may end with some. */
-static sw_status fill_nothing(void *context, int64_t unit, int64_t first, int64_t count, float *out) {
-    (void)context;
-    (void)unit;
-    (void)first;
-    memset(out, 0, (size_t)count * sizeof *out);
-    return SW_OK;
-}
-
 /* Loads the frozen weights of a run that is resumed, but those that its store still has. */
 static sw_status load_frozen(struct sw_trainer *trainer) {
     const int64_t grain_bytes = SW_GRAIN_ELEMS * (int64_t)sizeof(float);
     const int64_t bytes = sw_engine_frozen_grains_to_load(trainer->engine) * grain_bytes;
     struct sw_load load;
-    SW_TRY(sw_frozen_load(trainer->frozen, &(struct sw_load){.fill = fill_nothing}, &load));
+    SW_TRY(sw_frozen_load(trainer->frozen, &(struct sw_load){0}, &load));
     struct loading loading = begin_loading(trainer, "loading the frozen weights", bytes);
     loading.stopped = "stopped before the first step; the run is as it was";
     load.progress = show_progress;

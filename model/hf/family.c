@@ -461,11 +461,11 @@ static int write_qwen(json_t *root, const struct sw_model_config *config) {
 }
 
 #define WHEN(member) .when = offsetof(struct sw_model_config, member)
+#define SHARED_NAMES                                                                                                   \
+    .token_table = "model.embed_tokens.weight", .final_norm_scale = "model.norm.weight",                               \
+    .output_table = "lm_head.weight", .block = "model.layers."
 static const struct sw_tensor_names names = {
-    .token_table = "model.embed_tokens.weight",
-    .final_norm_scale = "model.norm.weight",
-    .output_table = "lm_head.weight",
-    .block = "model.layers.",
+    SHARED_NAMES,
     .piece =
         {
             [NORM1_SCALE] = {{.name = "input_layernorm.weight"}},
@@ -489,10 +489,7 @@ static const struct sw_tensor_names names = {
 
 /* One matrix holds queries, keys and values, another gates and values of the MLP. */
 static const struct sw_tensor_names phi3_names = {
-    .token_table = "model.embed_tokens.weight",
-    .final_norm_scale = "model.norm.weight",
-    .output_table = "lm_head.weight",
-    .block = "model.layers.",
+    SHARED_NAMES,
     .piece =
         {
             [NORM1_SCALE] = {{.name = "input_layernorm.weight"}},

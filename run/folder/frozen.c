@@ -469,7 +469,11 @@ static sw_status fill(void *context, int64_t unit, int64_t first, int64_t count,
         count -= run;
         out += run;
     }
-    return first < end ? self->trained.fill(self->trained.context, unit, first, end - first, out) : SW_OK;
+    if (first < end && self->trained.fill == NULL)
+        memset(out, 0, (size_t)(end - first) * sizeof *out);
+    return first < end && self->trained.fill != NULL
+               ? self->trained.fill(self->trained.context, unit, first, end - first, out)
+               : SW_OK;
 }
 
 static sw_status prepare(void *context, int64_t unit, int64_t first, int64_t count) {

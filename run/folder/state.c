@@ -535,20 +535,11 @@ static sw_status open_part(struct sw_state_reader *self, int p) {
     return SW_OK;
 }
 
-/* Fills in what follows frozen weights in a grain's window and is read from elsewhere. */
-static sw_status fill_zeros(void *context, int64_t unit, int64_t first, int64_t count, float *out) {
-    (void)context;
-    (void)unit;
-    (void)first;
-    memset(out, 0, (size_t)count * sizeof *out);
-    return SW_OK;
-}
-
 /* Frozen weights are kept as those of whole layers (frozen.h), whatever a tensor rank has of them. */
 static sw_status open_whole(struct sw_state_reader *self) {
     self->whole.tiles = self->part[0].tiles;
     self->whole.units = self->units;
-    return sw_frozen_load(self->frozen, &(struct sw_load){.fill = fill_zeros}, &self->whole.load);
+    return sw_frozen_load(self->frozen, &(struct sw_load){0}, &self->whole.load);
 }
 
 /* Opens the parts that come from stores, once. */
