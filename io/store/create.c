@@ -84,18 +84,12 @@ static sw_status place_parts(struct sw_store *store, const struct sw_store_spec 
     return SW_OK;
 }
 
-/* Kinds of scratch that are written at about the same times. */
-static int times_of(sw_store_kind kind) {
-    if (kind == SW_STORE_KEPT_SUMS)
-        return 1;
-    return sw_store_keeps(kind) ? 2 : 3;
-}
-
 /* Leaves a gap before a kind of scratch, if one that is written at other times ends there. `before` is that kind;
- * SW_STORE_OPTIMIZER: none. */
+ * SW_STORE_OPTIMIZER: none. Kept grains are written at the same times. Their checksums, which only they follow, are
+ * written at others. */
 static void leave_gap(const struct sw_store *store, sw_store_kind before, sw_store_kind kind, int64_t ends[]) {
     for (int file = 0; before != SW_STORE_OPTIMIZER && file < store->file_count; file++)
-        ends[file] += times_of(before) != times_of(kind) ? SW_FORMAT_APART_BYTES : 0;
+        ends[file] += sw_store_keeps(before) != sw_store_keeps(kind) ? SW_FORMAT_APART_BYTES : 0;
 }
 
 /* Computes needed_bytes: scratch follows the sealed part, in the order in which it will be added. */
@@ -142,8 +136,7 @@ static sw_status check_limits(struct sw_store *store, const struct sw_store_spec
 static sw_status store_lay_out(struct sw_store *store, const struct sw_store_spec *spec) {
     SW_TRY(check_units(spec));
     char fresh[SW_STORE_ID_CHARS];
-    if (spec->id == NULL)
-        SW_TRY(sw_store_new_id(fresh));
+    SW_TRY(sw_store_new_id(fresh));
     SW_TRY(sw_store_id_parse(spec->id != NULL ? spec->id : fresh, store->id));
     store->optimizer = spec->optimizer;
     store->version = spec->optimizer == SW_OPTIMIZER_FP32 ? SW_STORE_VERSION : SW_FORMAT_NARROW_VERSION;

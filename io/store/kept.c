@@ -71,10 +71,9 @@ static sw_status alloc_pages(struct sw_store *store, void **out) {
     return sw_store_alloc_aligned(pages_of(store)->grains * SW_FORMAT_PAGE_BYTES, out);
 }
 
-/* Reads or writes all pages. *out_whole: every page was read. */
-static sw_status transfer_pages(struct sw_store *store, sw_ring_op op, char *pages, bool *out_whole) {
+/* Reads or writes all pages. Those that the drive has lost are read as zeros. */
+static sw_status transfer_pages(struct sw_store *store, sw_ring_op op, char *pages) {
     const struct sw_area *area = pages_of(store);
-    *out_whole = true;
     for (int64_t page = 0, count; page < area->grains; page += count) {
         const struct sw_file_run run = sw_area_run(area, 0, page, sw_min_i64(REQUEST_PAGES, area->grains - page));
         const struct sw_ring_request request = {.op = op,
@@ -82,10 +81,9 @@ static sw_status transfer_pages(struct sw_store *store, sw_ring_op op, char *pag
                                                 .offset_bytes = run.offset_bytes,
                                                 .bytes = run.grains * SW_FORMAT_PAGE_BYTES,
                                                 .buf = pages + page * SW_FORMAT_PAGE_BYTES};
-        int error = 0;
+        int error;
         SW_TRY(op == SW_RING_READ ? sw_store_read_damaged(store, &request, 1, &error)
                                   : sw_store_run(store, &request, 1));
-        *out_whole &= error == 0;
         count = run.grains;
     }
     return SW_OK;
@@ -105,7 +103,7 @@ static struct kept_header header_of(const struct sw_store *store, uint64_t made_
     return header;
 }
 
-/* Takes the sums from pages that belong to this layout and `made_from`. */
+/* Takes the sums from pages that are whole and belong to this layout and `made_from`. */
 static void take_sums(struct sw_store *store, const char *pages, uint64_t made_from) {
     struct kept_header expected = header_of(store, made_from);
     expected.sum = sw_le64_of_sum(sum_of(store, pages));
@@ -127,15 +125,13 @@ static void take_sums(struct sw_store *store, const char *pages, uint64_t made_f
 
 sw_status sw_store_take_kept(struct sw_store *store, uint64_t made_from) {
     void *pages;
-    bool whole;
     assert(atomic_load(&store->open_lanes) == 0);
     if (store->created || kept_grains(store) == 0)
         return SW_OK;
     assert(sw_area_run(pages_of(store), 0, 0, 1).offset_bytes == store->files[0].sealed_bytes);
     SW_TRY(alloc_pages(store, &pages));
-    const sw_status status = transfer_pages(store, SW_RING_READ, pages, &whole);
-    if (status == SW_OK && whole)
-        take_sums(store, pages, made_from);
+    const sw_status status = transfer_pages(store, SW_RING_READ, pages);
+    take_sums(store, pages, made_from);
     free(pages);
     return status;
 }
@@ -153,7 +149,6 @@ bool sw_store_has(const struct sw_store *store, sw_store_kind kind, int64_t unit
 
 /* Writes the pages durably, after the grains. */
 static sw_status write_durably(struct sw_store *store, uint64_t made_from, char *pages) {
-    bool whole;
     struct kept_header header = header_of(store, made_from);
     sw_le64 *to = (sw_le64 *)(void *)(pages + SW_FORMAT_PAGE_BYTES);
     for (int k = 0; k < KINDS; k++)
@@ -163,7 +158,7 @@ static sw_status write_durably(struct sw_store *store, uint64_t made_from, char 
     header.sum = sw_le64_of_sum(sum_of(store, pages));
     memcpy(pages, &header, sizeof header);
     SW_TRY(sw_store_flush(store));
-    SW_TRY(transfer_pages(store, SW_RING_WRITE, pages, &whole));
+    SW_TRY(transfer_pages(store, SW_RING_WRITE, pages));
     return sw_store_flush(store);
 }
 
@@ -186,7 +181,7 @@ sw_status sw_store_void_kept(struct sw_store *store) {
     struct sw_ring_request request = {
         .op = SW_RING_READ, .offset_bytes = store->files[0].sealed_bytes, .bytes = SW_FORMAT_PAGE_BYTES};
     struct sw_queue_result result;
-    if (store->created || store->read_only || store->kept_valid)
+    if (store->created || store->kept_valid)
         return SW_OK;
     SW_TRY(sw_store_alloc_aligned(SW_FORMAT_PAGE_BYTES, &request.buf));
     sw_status status = sw_queue_run(store->queue, &request, &result);

@@ -70,9 +70,13 @@ static int ring_pop(struct index_ring *ring) {
     return ring->at[ring->head++ & (SW_STORE_LANE_TRANSFERS - 1)];
 }
 
-/* Cuts off scratch that an earlier process left after the files' ends. The areas must be known. */
+/* Makes void what an earlier process kept, unless it was taken over, and cuts off scratch that it left after the files'
+ * ends. The areas must be known. */
 static sw_status trim_files(struct sw_store *store) {
-    for (int file = 0; file < store->file_count && !store->trimmed; file++) {
+    if (store->trimmed)
+        return SW_OK;
+    SW_TRY(sw_store_void_kept(store));
+    for (int file = 0; file < store->file_count; file++) {
         const struct sw_store_file *target = &store->files[file];
         if (!target->is_device && ftruncate(target->fd, target->end_bytes) != 0)
             return sw_fail(SW_ERR_IO, "%s cannot be cut to %lld bytes: %s", target->path, (long long)target->end_bytes,
@@ -85,8 +89,6 @@ static sw_status trim_files(struct sw_store *store) {
 sw_status sw_store_lane_open(struct sw_store *store, int depth, struct sw_store_lane **out) {
     if (depth < 1 || depth > SW_QUEUE_MAX_DEPTH)
         return sw_fail(SW_ERR_ARG, "an I/O depth of %d is not within 1 and %d", depth, SW_QUEUE_MAX_DEPTH);
-    if (!store->trimmed)
-        SW_TRY(sw_store_void_kept(store));
     SW_TRY(trim_files(store));
     struct sw_store_lane *lane = calloc(1, sizeof *lane);
     if (lane == NULL)
