@@ -1,4 +1,5 @@
 /* Block devices as stripes of a store: used whole, kept from others, and never overwritten unasked. */
+#include "tests/io/failing_calls.h"
 #include "tests/io/loop.h"
 #include "tests/io/store_support.h"
 
@@ -7,13 +8,18 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -81,6 +87,9 @@ static void live_on_devices(const char *directory, int sector_bytes) {
     CHECK(store->files[1].is_device && !store->files[0].is_device);
     CHECK((fcntl(store->files[1].fd, F_GETFL) & O_DIRECT) != 0);
     commit_steps(store, 1, 3);
+    check_at_step(store, 3);
+    sw_store_close(store);
+    CHECK_OK(sw_store_open_to_read(places.path, places.count, SW_STORE_NEWEST, &store));
     check_at_step(store, 3);
     sw_store_close(store);
     store = open_on(&places);
@@ -339,8 +348,108 @@ static void clears_what_was_begun(void **state) {
     loop_run_or_skip(clear_what_was_begun, *state);
 }
 
+/* The functions below stand in front of the C library's. */
+
+/* The bytes of a sector that devices tell; 0: their own. */
+static int told_sector_bytes;
+
+/* NOLINTBEGIN(readability-inconsistent-declaration-parameter-name): the C library's headers have other names. */
+int open(const char *path, int flags, ...) {
+    va_list arguments;
+    va_start(arguments, flags);
+    const mode_t mode = (flags & O_CREAT) != 0 ? va_arg(arguments, mode_t) : 0;
+    va_end(arguments);
+    return fails("open") ? -1 : (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
+
+int ioctl(int fd, unsigned long request, ...) {
+    va_list arguments;
+    va_start(arguments, request);
+    void *argument = va_arg(arguments, void *);
+    va_end(arguments);
+    const int result = fails("ioctl") ? -1 : (int)syscall(SYS_ioctl, fd, request, argument);
+    if (request == BLKSSZGET && result == 0 && told_sector_bytes > 0)
+        *(int *)argument = told_sector_bytes;
+    return result;
+}
+
+int flock(int fd, int operation) {
+    return fails("flock") ? -1 : (int)syscall(SYS_flock, fd, operation);
+}
+
+ssize_t pread(int fd, void *out, size_t bytes, off_t offset) {
+    return fails("pread") ? -1 : syscall(SYS_pread64, fd, out, bytes, offset);
+}
+/* NOLINTEND(readability-inconsistent-declaration-parameter-name) */
+
+static void have_calls_fail(void *context) {
+    enum { HUGE_SECTOR_BYTES = 8192 };
+    const struct device device = make_device(context, "disk", DEVICE_BYTES, SMALL_SECTOR_BYTES);
+    const struct store_directories places = {.path = {device.name}, .count = 1};
+    struct sw_store *store;
+    char id[SW_STORE_ID_CHARS];
+    fail_call("open", 1, EMFILE);
+    check_create_fails(&places, SW_ERR_IO, "cannot be opened: Too many open files");
+    fail_call("open", 2, ENXIO);
+    check_create_fails(&places, SW_ERR_IO, "cannot be opened: No such device or address");
+    fail_call("open", 2, EROFS);
+    check_create_fails(&places, SW_ERR_IO, "cannot be opened for writing (Read-only file system)");
+    fail_call("flock", 1, EIO);
+    check_create_fails(&places, SW_ERR_BUSY, "another program keeps looking at ");
+    fail_call("ioctl", 1, EIO);
+    check_create_fails(&places, SW_ERR_IO, "does not tell its size and sectors: Input/output error");
+    told_sector_bytes = HUGE_SECTOR_BYTES;
+    check_create_fails(&places, SW_ERR_UNSUPPORTED, "has sectors of 8192 bytes");
+    told_sector_bytes = 0;
+    for (int end = 1; end <= 2; end++) {
+        fail_call("pread", end, EIO);
+        check_create_fails(&places, SW_ERR_IO, "cannot be read at ");
+    }
+    fail_call("flock", 1, EWOULDBLOCK); /* as where a program looks at the device for a moment */
+    store = create_on(&places);
+    sw_store_id(store, id);
+    commit_steps(store, 1, 1);
+    sw_store_close(store);
+    fail_call("open", 1, EIO);
+    CHECK_FAILS(sw_store_open_to_read(places.path, 1, SW_STORE_NEWEST, &store), SW_ERR_IO,
+                "cannot be opened to read it: Input/output error");
+    fail_call("ioctl", 1, EIO);
+    CHECK_FAILS(sw_store_open_to_read(places.path, 1, SW_STORE_NEWEST, &store), SW_ERR_IO, "does not tell its size");
+    /* A store is looked at, its label and two records, before and after the device is locked. */
+    fail_call("pread", 4, EIO);
+    CHECK_FAILS(sw_store_remove(device.name, id, 1), SW_ERR_IO, "cannot be read: Input/output error");
+    store = open_on(&places);
+    check_at_step(store, 1);
+    sw_store_close(store);
+}
+
+static void says_which_call_fails(void **state) {
+    loop_run_or_skip(have_calls_fail, *state);
+}
+
+/* Devices are named by links, as in /dev/disk/by-id. Such a name is none of a file that could be lost. */
+static void live_behind_a_link(void *context) {
+    const struct device device = make_device(context, "disk", DEVICE_BYTES, SMALL_SECTOR_BYTES);
+    const struct store_directories places = {.path = {in_directory(context, "link")}, .count = 1};
+    CHECK(symlink(device.name, places.path[0]) == 0);
+    struct sw_store *store = create_on(&places);
+    commit_steps(store, 1, 1);
+    CHECK_OK(sw_store_keep_names(store));
+    CHECK_OK(sw_store_put_back_names(store));
+    sw_store_close(store);
+    store = open_on(&places);
+    check_at_step(store, 1);
+    sw_store_close(store);
+}
+
+static void works_behind_a_link(void **state) {
+    loop_run_or_skip(live_behind_a_link, *state);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(says_which_call_fails, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(works_behind_a_link, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(clears_what_was_begun, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(works_on_small_sectors, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(works_on_large_sectors, make_directory, remove_directory),

@@ -185,8 +185,68 @@ static void reports_a_commit_that_fails(void **state) {
     sw_store_close(self.store);
 }
 
+static sw_status submit_nothing(struct sw_ring *ring, bool wait) {
+    (void)ring;
+    return wait ? sw_fail(SW_ERR_IO, "the ring takes nothing") : SW_OK;
+}
+
+/* Opens a ring that never gives an answer. */
+static sw_status open_stuck(void *script, const struct sw_ring_spec *spec, struct sw_ring **out) {
+    static struct sw_ring_ops ops;
+    SW_TRY(fake_ring_open(script, spec, out));
+    ops = *(*out)->ops;
+    ops.submit = submit_nothing;
+    (*out)->ops = &ops;
+    return SW_OK;
+}
+
+static sw_status open_none(void *script, const struct sw_ring_spec *spec, struct sw_ring **out) {
+    (void)script;
+    (void)spec;
+    (void)out;
+    return sw_fail(SW_ERR_NOMEM, "there is no ring");
+}
+
+static void says_that_a_ring_fails(void **state) {
+    struct fixture self;
+    struct sw_store *store;
+    struct sw_store_lane *lane;
+    int64_t grains, bad;
+    open_fixture(&self, *state);
+    self.store->open_ring = open_none;
+    CHECK_FAILS(sw_store_lane_open(self.store, STORE_DEPTH, &lane), SW_ERR_NOMEM, "there is no ring");
+    CHECK_FAILS(sw_store_verify(self.store, NULL, &grains, &bad), SW_ERR_NOMEM, "there is no ring");
+    self.store->open_ring = open_stuck;
+    CHECK_FAILS(transfer_unit(&self, false, 0), SW_ERR_IO, "the ring takes nothing");
+    CHECK_FAILS(sw_store_verify(self.store, NULL, &grains, &bad), SW_ERR_IO, "the ring takes nothing");
+    /* Verification reads a bad grain again on the queue of the store's owner. */
+    sw_queue_close(self.store->queue);
+    CHECK_OK(sw_store_open_queue(self.store, SW_STORE_MAX_FILES, &self.store->queue));
+    self.store->open_ring = fake_ring_open;
+    aim(&self, SW_RING_READ, 0);
+    self.fault.flips = 1;
+    CHECK_FAILS(sw_store_verify(self.store, NULL, &grains, &bad), SW_ERR_IO, "the ring takes nothing");
+    sw_store_close(self.store);
+    sw_error_clear(); /* that of the ring, which has not given its last answer */
+
+    const struct sw_ring_source rings = {.open = open_stuck, .context = &self.script};
+    const struct sw_ring_source none = {.open = open_none};
+    CHECK_FAILS(sw_store_open_on(&none, self.directories.path, self.directories.count, true, SW_STORE_NEWEST, &store),
+                SW_ERR_NOMEM, "there is no ring");
+    CHECK_FAILS(sw_store_open_on(&rings, self.directories.path, self.directories.count, true, SW_STORE_NEWEST, &store),
+                SW_ERR_IO, "the ring takes nothing");
+    const struct store_directories others = make_store_directories(new_subdirectory(*state, "others"), 2);
+    const struct sw_store_spec spec = {.directories = others.path,
+                                       .directory_count = others.count,
+                                       .unit_grains = store_unit_grains,
+                                       .unit_count = STORE_UNITS,
+                                       .allow_buffered = true};
+    CHECK_FAILS(sw_store_create_on(&rings, &spec, NULL, NULL, &store), SW_ERR_IO, "the ring takes nothing");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(says_that_a_ring_fails, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(transfers_whole_grains_in_short_pieces, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(reads_a_bad_grain_again_once, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(verifies_past_what_fails_once, make_directory, remove_directory),

@@ -75,7 +75,7 @@ static void refuses_existing_files_and_missing_directories(void **state) {
 
 static void refuses_impossible_sizes(void **state) {
     const char *directory = *state;
-    const int64_t wrong[][2] = {{0, 0}, {-1, 5}, {INT64_MAX, 1}, {INT64_C(1) << 40, 1}};
+    const int64_t wrong[][2] = {{0, 0}, {-1, 5}, {INT64_MAX, 1}, {INT64_C(1) << 40, 1}, {INT64_C(1) << 30, 1}};
     struct sw_store *store;
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         const struct sw_store_spec spec = {.directories = &directory,
@@ -91,6 +91,21 @@ static void refuses_impossible_sizes(void **state) {
         .directories = &directory, .directory_count = 1, .unit_grains = large, .unit_count = 2, .allow_buffered = true};
     CHECK_FAILS(sw_store_create(&spec, NULL, NULL, &store), SW_ERR_SPACE, "the store needs 37.");
     CHECK(file_bytes(in_directory(directory, SW_STORE_FILE_NAME)) == -1);
+}
+
+static void refuses_counts_of_directories(void **state) {
+    const char *directories[SW_STORE_MAX_FILES + 1];
+    int64_t need[SW_STORE_MAX_FILES + 1];
+    struct sw_store *store;
+    for (int i = 0; i <= SW_STORE_MAX_FILES; i++)
+        directories[i] = *state;
+    const struct sw_store_spec spec = {.directories = directories,
+                                       .directory_count = SW_STORE_MAX_FILES + 1,
+                                       .unit_grains = store_unit_grains,
+                                       .unit_count = STORE_UNITS};
+    CHECK_FAILS(sw_store_need(&spec, need), SW_ERR_ARG, "a store has 1 to 64 directories, not 65");
+    CHECK_FAILS(try_create(directories, 0, true, &store), SW_ERR_ARG, "a store has 1 to 64 directories, not 0");
+    CHECK_FAILS(sw_store_open(directories, 0, true, SW_STORE_NEWEST, &store), SW_ERR_ARG, "directories, not 0");
 }
 
 /* tmpfs has no direct I/O, whatever open() says on newer kernels. */
@@ -269,57 +284,6 @@ static void works_with_a_small_memlock_limit(void **state) {
     CHECK(run_in_child(work_with_small_memlock, &directories) == 0);
 }
 
-/* A store goes by its identity, and only where it holds no later step than was to be given up. */
-static void takes_away_only_what_was_begun(void **state) {
-    const struct store_directories directories = make_store_directories(*state, 1);
-    char id[SW_STORE_ID_CHARS], other[SW_STORE_ID_CHARS];
-    CHECK_OK(sw_store_new_id(other));
-    for (int64_t step = 0; step <= 2; step++) {
-        struct sw_store *store = create_store(&directories);
-        sw_store_id(store, id);
-        CHECK_FAILS(sw_store_remove(directories.path[0], id, 0), SW_ERR_BUSY, directories.path[0]);
-        CHECK_OK(sw_store_remove(directories.path[0], other, 0)); /* another's is left alone, also while in use */
-        commit_steps(store, 0, step);
-        sw_store_close(store);
-        if (step == 0) {
-            CHECK_OK(sw_store_remove(directories.path[0], id, 0));
-            CHECK(!sw_store_is_at(directories.path[0]));
-            continue;
-        }
-        CHECK_FAILS(sw_store_remove(directories.path[0], id, 0), SW_ERR_ARG, "only step 0 was to be given up");
-        CHECK(sw_store_is_at(directories.path[0]));
-        CHECK_OK(sw_store_remove(directories.path[0], other, step));
-        CHECK(sw_store_is_at(directories.path[0]));
-        CHECK_OK(sw_store_remove(directories.path[0], id, step));
-        CHECK(!sw_store_is_at(directories.path[0]));
-    }
-}
-
-/* In the place of the C library's: a folder that another process removes once it is empty. */
-static const char *folder_that_goes;
-
-/* NOLINTNEXTLINE(readability-inconsistent-declaration-parameter-name): the C library's header has other names. */
-int unlinkat(int folder, const char *name, int flags) {
-    const int result = (int)syscall(SYS_unlinkat, folder, name, flags);
-    if (result == 0 && folder_that_goes != NULL)
-        CHECK(rmdir(folder_that_goes) == 0);
-    return result;
-}
-
-/* Ranks that share a drive all remove what the run no longer needs. */
-static void takes_away_a_store_whose_folder_goes(void **state) {
-    const struct store_directories directories = make_store_directories(*state, 1);
-    char id[SW_STORE_ID_CHARS];
-    struct sw_store *store = create_store(&directories);
-    sw_store_id(store, id);
-    commit_steps(store, 0, 0);
-    sw_store_close(store);
-    folder_that_goes = directories.path[0];
-    const sw_status status = sw_store_remove(directories.path[0], id, 0);
-    folder_that_goes = NULL;
-    CHECK_OK(status);
-}
-
 /* Whoever waits for a file may get it when its owner has removed it. */
 static void a_file_that_was_removed_is_not_locked(void **state) {
     const char *path = in_directory(*state, "file");
@@ -372,6 +336,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(refuses_existing_files_and_missing_directories, make_directory,
                                         remove_directory),
         cmocka_unit_test_setup_teardown(refuses_impossible_sizes, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(refuses_counts_of_directories, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(refuses_a_file_system_without_direct_io, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(refuses_a_full_file_system, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(refuses_scratch_without_space, make_directory, remove_directory),
@@ -380,8 +345,6 @@ int main(void) {
         cmocka_unit_test_setup_teardown(refuses_a_directory_of_others, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(explains_forbidden_io_uring, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(works_with_a_small_memlock_limit, make_directory, remove_directory),
-        cmocka_unit_test_setup_teardown(takes_away_only_what_was_begun, make_directory, remove_directory),
-        cmocka_unit_test_setup_teardown(takes_away_a_store_whose_folder_goes, make_directory, remove_directory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
