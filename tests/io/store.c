@@ -6,6 +6,7 @@
 
 #include <dirent.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -75,6 +76,31 @@ static void leaves_no_name_behind(void **state) {
                 CHECK(unlink(store_file(&directories, i)) == 0);
         }
     }
+}
+
+/* Files without names would not meet. */
+static void leaves_no_name_in_one_directory_twice(void **state) {
+    const char *twice[] = {*state, *state};
+    const struct sw_store_spec spec = {.directories = twice,
+                                       .directory_count = 2,
+                                       .unit_grains = store_unit_grains,
+                                       .unit_count = STORE_UNITS,
+                                       .allow_buffered = true,
+                                       .unnamed = true};
+    struct sw_store *store;
+    CHECK_FAILS(sw_store_create(&spec, NULL, NULL, &store), SW_ERR_ARG, "are the same directory");
+}
+
+/* Every file that was moved gets its name back. */
+static void gets_every_name_back(void **state) {
+    const struct store_directories directories = make_store_directories(*state, STORE_MAX_DIRECTORIES);
+    struct sw_store *store = create_store(&directories);
+    for (int i = 0; i < directories.count; i++)
+        CHECK(rename(store_file(&directories, i), in_directory(directories.path[i], "moved")) == 0);
+    CHECK_OK(sw_store_keep_names(store));
+    for (int i = 0; i < directories.count; i++)
+        CHECK(file_bytes(store_file(&directories, i)) > 0);
+    sw_store_discard(store);
 }
 
 static void commits_and_reopens(void **state) {
@@ -290,11 +316,14 @@ static void lays_scratch_anew(void **state) {
                                                                     .grain_bytes = GRAIN_BYTES}));
     CHECK(sw_store_file_bytes(store) == sealed + 20 * GRAIN_BYTES);
     CHECK(file_bytes(store_file(&directories, 0)) == sealed + 20 * GRAIN_BYTES);
-    commit_steps(store, 1, 1);
     struct sw_store_lane *lane;
     CHECK_OK(sw_store_lane_open(store, 4, &lane));
     char *buf = io_buffer(GRAIN_BYTES);
     struct sw_store_transfer transfer = {.kind = SW_STORE_GRADS, .unit = 3, .first_grain = 5, .grains = 1, .buf = buf};
+    CHECK_FAILS(sw_store_transfer(lane, &transfer), SW_ERR_CORRUPT, "nothing has been committed yet");
+    sw_store_lane_close(lane);
+    commit_steps(store, 1, 1);
+    CHECK_OK(sw_store_lane_open(store, 4, &lane));
     transfer.write = true;
     CHECK_OK(sw_store_transfer(lane, &transfer));
     transfer.write = false;
@@ -329,18 +358,37 @@ static void refuses_what_it_does_not_hold(void **state) {
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
         CHECK_FAILS(sw_store_submit(lane, &wrong[i]), SW_ERR_INTERNAL, "the store has no grains");
     CHECK(sw_store_outstanding(lane) == 0);
+    struct sw_store_lane *other;
+    CHECK_FAILS(sw_store_lane_open(store, 0, &other), SW_ERR_ARG, "an I/O depth of 0");
+    CHECK_FAILS(sw_store_lane_open(store, SW_QUEUE_MAX_DEPTH + 1, &other), SW_ERR_ARG, "is not within 1 and 1024");
+    sw_store_lane_close(NULL); /* as where none was opened */
+    CHECK_FAILS(sw_store_withdraw(store), SW_ERR_INTERNAL, "of two generations cannot be withdrawn");
     CHECK_FAILS(sw_store_commit(store, 1, 2, ""), SW_ERR_INTERNAL, "cannot be committed");
     char *text = io_buffer(SW_STORE_META_BYTES + 1);
     memset(text, 'x', SW_STORE_META_BYTES);
     CHECK_FAILS(sw_store_commit(store, 1, 0, text), SW_ERR_INTERNAL, "16384 bytes");
     text[SW_STORE_META_BYTES - 1] = '\0';
     CHECK_OK(sw_store_commit(store, 1, 0, text));
+    CHECK_FAILS(sw_store_commit(store, 2, 0, text), SW_ERR_INTERNAL, "generation 0 of ");
+    CHECK_FAILS(sw_store_submit(lane, &(struct sw_store_transfer){.write = true, .grains = 1, .buf = buf}),
+                SW_ERR_INTERNAL, "is committed and cannot be written to");
     sw_store_lane_close(lane);
     sw_store_close(store);
     store = reopen_store(&directories);
     CHECK(strcmp(sw_store_last_commit(store)->meta, text) == 0);
     sw_store_close(store);
     free(text);
+    free(buf);
+}
+
+static void bounds_the_regions_of_memory(void **state) {
+    const struct store_directories directories = make_store_directories(*state, 1);
+    struct sw_store *store = create_store(&directories);
+    void *buf = io_buffer(SW_BUFFER_ALIGN_BYTES);
+    for (int i = 0; i < SW_RING_MAX_BUFFERS; i++)
+        CHECK_OK(sw_store_add_buffer(store, buf, SW_BUFFER_ALIGN_BYTES));
+    CHECK_FAILS(sw_store_add_buffer(store, buf, SW_BUFFER_ALIGN_BYTES), SW_ERR_INTERNAL, "at most 16 regions");
+    sw_store_close(store);
     free(buf);
 }
 
@@ -375,12 +423,15 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(starts_empty_and_zero, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(leaves_no_name_behind, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(leaves_no_name_in_one_directory_twice, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(gets_every_name_back, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(commits_and_reopens, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(zeros_of_creation_are_not_written_again, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(round_trips_random_runs, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(runs_lanes_in_threads, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(lays_scratch_anew, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(refuses_what_it_does_not_hold, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(bounds_the_regions_of_memory, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(bounds_what_is_outstanding, make_directory, remove_directory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -224,8 +224,63 @@ static void ends_in_right_bytes_or_a_named_error(void **state) {
         CHECK(tally.failed_in[where] > 0);
 }
 
+/* A life that also goes back by a step. */
+static sw_status live_and_go_back(struct life *self, struct sw_store **store) {
+    SW_TRY(live(self, store));
+    if (self->faulty.one_generation)
+        return SW_OK;
+    sw_store_close(*store);
+    *store = NULL;
+    self->committed--;
+    SW_TRY(faulty_open_at(&self->faulty, self->committed, store));
+    SW_TRY(sw_store_go_back(*store));
+    return commit_steps_to(self, *store, self->committed + 1);
+}
+
+/* Lives with one request that fails. Returns whether there is such a request. */
+static bool fail_request(const struct store_directories *directories, bool one_generation, sw_ring_op op,
+                         int64_t number) {
+    struct life self = {
+        .fault = {.kind = SW_FAULT_ERROR, .op = op, .first = number, .count = 1, .error = EIO},
+        .committed = -1,
+        .attempted = -1,
+    };
+    struct sw_store *store = NULL;
+    test_seed = (uint64_t)number;
+    faulty_begin(&self.faulty, directories, LARGE_SECTOR);
+    self.faulty.one_generation = one_generation;
+    sw_fault_set(self.faulty.disk, &self.fault);
+    const sw_status status = live_and_go_back(&self, &store);
+    const bool struck = sw_fault_struck(self.faulty.disk) > 0;
+    CHECK((status != SW_OK) == struck);
+    if (struck)
+        check_has(sw_error_message(status), op == SW_RING_FLUSH ? "cannot be flushed" : "cannot be written at offset");
+    sw_error_clear();
+    sw_store_close(store);
+    faulty_end(&self.faulty);
+    return struck;
+}
+
+/* Bytes may look right all the same: the file system's cache has them, or the space was reserved as zeros. */
+static void no_write_or_flush_fails_unnoticed(void **state) {
+    enum { LEAST = 40 };
+    const struct store_directories directories = make_store_directories(*state, FILES);
+    struct faulty holder;
+    faulty_begin(&holder, &directories, LARGE_SECTOR);
+    for (int one_generation = 0; one_generation <= 1; one_generation++) {
+        int64_t failed = 0;
+        for (int64_t number = 0; fail_request(&holder.directories, one_generation, SW_RING_WRITE, number); number++)
+            failed++;
+        for (int64_t number = 0; fail_request(&holder.directories, one_generation, SW_RING_FLUSH, number); number++)
+            failed++;
+        CHECK(failed > LEAST);
+    }
+    faulty_end(&holder);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(no_write_or_flush_fails_unnoticed, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(ends_in_right_bytes_or_a_named_error, make_directory, remove_directory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -4,6 +4,7 @@
 #include "io/store/store_private.h"
 #include "tests/io/faulty.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -134,6 +135,12 @@ static sw_status keep(struct kept_store *self, struct sw_store *store, int64_t v
     return transfer_all(self, store, false, version);
 }
 
+/* Does nothing, as there are no such grains. */
+static sw_status keep_nothing(struct sw_store *store) {
+    SW_TRY(sw_store_take_kept(store, 1));
+    return sw_store_keep(store, 1);
+}
+
 static sw_status live(struct kept_store *self, struct tally *tally) {
     struct sw_store *store;
     const enum layout layout = (enum layout)(random_below(&self->draws, 2) * random_below(&self->draws, LAYOUTS));
@@ -142,6 +149,8 @@ static sw_status live(struct kept_store *self, struct tally *tally) {
     sw_status status = lay_out(store, layout);
     if (status == SW_OK && layout != OVERWRITES)
         status = keep(self, store, version, tally);
+    else if (status == SW_OK)
+        status = keep_nothing(store);
     tally->overwritten += layout == OVERWRITES;
     if (status == SW_OK)
         status = go_on(self, store);
@@ -191,8 +200,91 @@ static void kept_grains_are_whole_or_missing_after_every_end(void **state) {
     CHECK(tally.whole > seeds / 2 && tally.made > seeds && tally.overwritten > seeds / 2 && tally.ended > seeds);
 }
 
-/* Opens a store on real files that has a commit and frozen grains of version 1, or makes it. */
-static struct sw_store *open_kept(struct kept_store *self, const char *folder, bool create) {
+/* A power failure takes no grains that have been kept. */
+static void kept_grains_last(void **state) {
+    enum { FEW_SEEDS = 30 };
+    struct tally tally = {0};
+    const struct store_directories directories = {.path = {new_subdirectory(*state, "a")}, .count = 1};
+    struct kept_store self = {.buf = io_buffer(OTHER_GRAINS * PAGE_BYTES)};
+    struct faulty holder;
+    struct sw_store *store;
+    faulty_begin(&holder, &directories, LARGE_SECTOR);
+    for (test_seed = 1; test_seed <= FEW_SEEDS; test_seed++) {
+        faulty_begin(&self.faulty, &holder.directories, LARGE_SECTOR);
+        CHECK_OK(faulty_create(&self.faulty, &store));
+        CHECK_OK(faulty_step(&self.faulty, store, 0));
+        sw_store_close(store);
+        CHECK_OK(faulty_open(&self.faulty, &store));
+        CHECK_OK(lay_out(store, KEEPS));
+        CHECK_OK(keep(&self, store, 1, &tally));
+        sw_fault_end_at(self.faulty.disk, sw_fault_events(self.faulty.disk) + 1, SW_FAULT_POWER);
+        CHECK_FAILS(sw_store_flush(store), SW_ERR_IO, "");
+        sw_store_close(store);
+        CHECK_OK(sw_fault_restart(self.faulty.disk));
+        CHECK_OK(faulty_open(&self.faulty, &store));
+        CHECK_OK(lay_out(store, KEEPS));
+        CHECK_OK(sw_store_take_kept(store, 1));
+        CHECK(has_all(store));
+        sw_store_close(store);
+        faulty_end(&self.faulty);
+    }
+    faulty_end(&holder);
+    free(self.buf);
+}
+
+/* Keeps one version of the grains, and another one in the next process, which makes the first void. */
+static sw_status keep_twice(struct kept_store *self, struct sw_store **store) {
+    struct tally tally = {0};
+    for (int64_t version = 1; version <= 2; version++) {
+        SW_TRY(faulty_open(&self->faulty, store));
+        SW_TRY(lay_out(*store, KEEPS));
+        SW_TRY(keep(self, *store, version, &tally));
+        sw_store_close(*store);
+        *store = NULL;
+    }
+    return SW_OK;
+}
+
+static bool fail_request(struct kept_store *self, const struct store_directories *directories, sw_ring_op op,
+                         int64_t number) {
+    struct sw_store *store;
+    test_seed = (uint64_t)number;
+    faulty_begin(&self->faulty, directories, LARGE_SECTOR);
+    CHECK_OK(faulty_create(&self->faulty, &store));
+    CHECK_OK(faulty_step(&self->faulty, store, 0));
+    sw_store_close(store);
+    store = NULL;
+    struct sw_fault_disk *disk = self->faulty.disk;
+    const struct sw_fault fault = {
+        .kind = SW_FAULT_ERROR, .op = op, .first = sw_fault_requests(disk, op) + number, .count = 1, .error = EIO};
+    sw_fault_set(disk, &fault);
+    const sw_status status = keep_twice(self, &store);
+    const bool struck = sw_fault_struck(disk) > 0;
+    CHECK((status != SW_OK) == struck);
+    sw_error_clear();
+    sw_store_close(store);
+    faulty_end(&self->faulty);
+    return struck;
+}
+
+static void no_write_or_flush_fails_unnoticed(void **state) {
+    enum { LEAST = 10 };
+    const struct store_directories directories = {.path = {new_subdirectory(*state, "a")}, .count = 1};
+    struct kept_store self = {.buf = io_buffer(OTHER_GRAINS * PAGE_BYTES)};
+    struct faulty holder;
+    faulty_begin(&holder, &directories, LARGE_SECTOR);
+    int64_t failed = 0;
+    for (int64_t number = 0; fail_request(&self, &holder.directories, SW_RING_WRITE, number); number++)
+        failed++;
+    for (int64_t number = 0; fail_request(&self, &holder.directories, SW_RING_FLUSH, number); number++)
+        failed++;
+    CHECK(failed > LEAST);
+    faulty_end(&holder);
+    free(self.buf);
+}
+
+/* Opens a store on real files that has a commit and frozen grains of a version, or makes it. */
+static struct sw_store *open_kept(struct kept_store *self, const char *folder, bool create, int64_t version) {
     const struct store_directories directories = {.path = {folder}, .count = 1};
     struct sw_store *store;
     if (create) {
@@ -207,37 +299,69 @@ static struct sw_store *open_kept(struct kept_store *self, const char *folder, b
     }
     CHECK_OK(lay_out(store, KEEPS));
     if (!create) {
-        CHECK_OK(sw_store_take_kept(store, 1));
+        CHECK_OK(sw_store_take_kept(store, (uint64_t)version));
         return store;
     }
-    CHECK_OK(transfer_all(self, store, true, 1));
+    CHECK_OK(transfer_all(self, store, true, version));
     CHECK_OK(sw_store_commit(store, 0, 0, ""));
-    CHECK_OK(sw_store_keep(store, 1));
+    CHECK_OK(sw_store_keep(store, (uint64_t)version));
     return store;
 }
 
 static void a_damaged_grain_is_missing_in_the_next_process(void **state) {
     struct kept_store self = {.buf = io_buffer(OTHER_GRAINS * PAGE_BYTES)};
-    struct sw_store *store = open_kept(&self, *state, true);
+    struct sw_store *store = open_kept(&self, *state, true, 1);
     const int64_t offset_bytes = sw_area_run(&store->areas[SW_STORE_FROZEN][0], 2, 3, 1).offset_bytes;
     sw_store_close(store);
     flip_bit(in_directory(*state, SW_STORE_FILE_NAME), offset_bytes + 77);
-    store = open_kept(&self, *state, false);
+    store = open_kept(&self, *state, false, 1);
     CHECK(has_all(store));
+    /* Unit 0 has three grains; those of another unit follow. */
+    CHECK(!sw_store_has(store, SW_STORE_FROZEN, 0, 3, 1));
     CHECK_FAILS(transfer_all(&self, store, false, 1), SW_ERR_CORRUPT, "grain 3 of unit 2 (frozen weights");
     sw_store_close(store);
-    store = open_kept(&self, *state, false);
+    store = open_kept(&self, *state, false, 1);
     CHECK(!sw_store_has(store, SW_STORE_FROZEN, 2, 3, 1) && sw_store_has(store, SW_STORE_FROZEN, 2, 2, 1));
     CHECK(sw_store_has(store, SW_STORE_FROZEN, 2, 4, 2) && sw_store_has(store, SW_STORE_BASE, 1, 0, cells[1]));
     CHECK_OK(transfer_all(&self, store, true, 1));
     CHECK_OK(sw_store_keep(store, 1));
     sw_store_close(store);
-    store = open_kept(&self, *state, false);
+    store = open_kept(&self, *state, false, 1);
     CHECK(has_all(store));
     CHECK_OK(transfer_all(&self, store, false, 1));
     const int64_t written = sw_store_counters(store).write_bytes;
     CHECK_OK(sw_store_keep(store, 1));
     CHECK(sw_store_counters(store).write_bytes == written);
+    sw_store_close(store);
+    /* Grains that were taken over stay for the next process. */
+    store = open_kept(&self, *state, false, 1);
+    CHECK(has_all(store));
+    sw_store_close(store);
+    free(self.buf);
+}
+
+static void the_process_that_made_them_notes_damage_too(void **state) {
+    struct kept_store self = {.buf = io_buffer(OTHER_GRAINS * PAGE_BYTES)};
+    struct sw_store *store = open_kept(&self, *state, true, 1);
+    const int64_t offset_bytes = sw_area_run(&store->areas[SW_STORE_FROZEN][0], 2, 3, 1).offset_bytes;
+    flip_bit(in_directory(*state, SW_STORE_FILE_NAME), offset_bytes + 77);
+    CHECK_FAILS(transfer_all(&self, store, false, 1), SW_ERR_CORRUPT, "grain 3 of unit 2 (frozen weights");
+    sw_store_close(store);
+    store = open_kept(&self, *state, false, 1);
+    CHECK(!sw_store_has(store, SW_STORE_FROZEN, 2, 3, 1) && sw_store_has(store, SW_STORE_FROZEN, 2, 2, 1));
+    sw_store_close(store);
+    free(self.buf);
+}
+
+static void grains_that_are_written_over_are_kept_anew(void **state) {
+    struct kept_store self = {.buf = io_buffer(OTHER_GRAINS * PAGE_BYTES)};
+    struct sw_store *store = open_kept(&self, *state, true, 1);
+    CHECK_OK(transfer_all(&self, store, true, 2));
+    CHECK_OK(sw_store_keep(store, 2));
+    sw_store_close(store);
+    store = open_kept(&self, *state, false, 2);
+    CHECK(has_all(store));
+    CHECK_OK(transfer_all(&self, store, false, 2));
     sw_store_close(store);
     free(self.buf);
 }
@@ -246,6 +370,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(kept_grains_are_whole_or_missing_after_every_end, make_directory,
                                         remove_directory),
+        cmocka_unit_test_setup_teardown(kept_grains_last, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(no_write_or_flush_fails_unnoticed, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(the_process_that_made_them_notes_damage_too, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(grains_that_are_written_over_are_kept_anew, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(a_damaged_grain_is_missing_in_the_next_process, make_directory,
                                         remove_directory),
     };

@@ -49,7 +49,8 @@ static unsigned char *take_label(const char *file, int64_t label_bytes) {
 }
 
 /* Changes the last file's label by each lie in turn. The store must be refused for it, and not without. */
-static void check_lies(const struct store_directories *directories, const struct lie *lies, size_t count) {
+static void check_lies(const struct store_directories *directories, const struct lie *lies, size_t count,
+                       sw_status refusal) {
     struct sw_store *store = create_store(directories);
     commit_steps(store, 1, 1);
     const int64_t label_bytes = store->label_bytes;
@@ -65,7 +66,7 @@ static void check_lies(const struct store_directories *directories, const struct
             memcpy(label + lie->change[i].at, &value, (size_t)lie->change[i].bytes);
         }
         put_label(file, label, label_bytes);
-        CHECK_FAILS(sw_store_open(directories->path, directories->count, true, SW_STORE_NEWEST, &store), SW_ERR_CORRUPT,
+        CHECK_FAILS(sw_store_open(directories->path, directories->count, true, SW_STORE_NEWEST, &store), refusal,
                     lie->refusal);
     }
     put_label(file, truth, label_bytes);
@@ -99,7 +100,14 @@ static void names_what_a_label_lies_about(void **state) {
         {"its generations hold different grains of unit 3", {{UNIT(3), 7}, {EXTENT(5, first_grain), 1}}},
     };
     const struct store_directories directories = make_store_directories(*state, 1);
-    check_lies(&directories, lies, sizeof lies / sizeof lies[0]);
+    check_lies(&directories, lies, sizeof lies / sizeof lies[0], SW_ERR_CORRUPT);
+}
+
+static void names_a_format_that_is_not_known(void **state) {
+    static const struct lie lie = {"a format that this program does not know",
+                                   {{HEADER(version), SW_FORMAT_NARROW_VERSION}}};
+    const struct store_directories directories = make_store_directories(*state, 1);
+    check_lies(&directories, &lie, 1, SW_ERR_UNSUPPORTED);
 }
 
 static void names_labels_that_contradict_each_other(void **state) {
@@ -108,38 +116,82 @@ static void names_labels_that_contradict_each_other(void **state) {
         {"extent 0 differs from that in the store's other files", {{EXTENT(0, grains), 12}}},
     };
     const struct store_directories directories = make_store_directories(*state, 2);
-    check_lies(&directories, lies, sizeof lies / sizeof lies[0]);
+    check_lies(&directories, lies, sizeof lies / sizeof lies[0], SW_ERR_CORRUPT);
 }
 
-/* Counts what is written to the beginning of each file. */
+/* Counts what is written to the beginning of each file, and its flushes after that. */
+struct labels {
+    int written[2], flushed[2];
+};
+
 static int64_t count_labels(struct fake_ring_script *script, const int *files, const struct sw_ring_request *request) {
-    int *written = script->context;
+    struct labels *labels = script->context;
     if (request->op == SW_RING_WRITE && request->offset_bytes == 0)
-        written[request->file]++;
+        labels->written[request->file]++;
+    if (request->op == SW_RING_FLUSH && labels->written[request->file] > 0)
+        labels->flushed[request->file]++;
     return fake_ring_do(files, request);
 }
 
 /* A label is written in place, so a whole one is left as it is. */
 static void only_a_damaged_label_is_written_again(void **state) {
     const struct store_directories directories = make_store_directories(*state, 2);
-    int written[2] = {0};
-    struct fake_ring_script script = {.carry_out = count_labels, .context = written, .seed = 1};
+    struct labels labels = {0};
+    struct fake_ring_script script = {.carry_out = count_labels, .context = &labels, .seed = 1};
     struct sw_store *store = create_store(&directories);
     commit_steps(store, 1, 1);
     sw_store_close(store);
     flip_bit(store_file(&directories, 1), SW_FORMAT_PAGE_BYTES / 2);
     for (int time = 0; time < 2; time++) {
         store = reopen_store_on(&directories, &script);
+        CHECK(labels.written[0] == 0 && labels.written[1] == 1 && labels.flushed[1] > 0);
         check_at_step(store, 1);
         sw_store_close(store);
-        CHECK(written[0] == 0 && written[1] == 1);
     }
+}
+
+/* The requests of a creation that have written to each file and are not flushed, and the complete labels. */
+struct creation {
+    int unflushed[2], complete;
+};
+
+static int64_t watch_creation(struct fake_ring_script *script, const int *files,
+                              const struct sw_ring_request *request) {
+    struct creation *self = script->context;
+    const bool complete =
+        request->op == SW_RING_WRITE && memcmp(request->buf, SW_LABEL_MAGIC, SW_FORMAT_MAGIC_BYTES) == 0;
+    CHECK(!complete || (self->unflushed[0] == 0 && self->unflushed[1] == 0));
+    self->complete += complete;
+    if (request->op == SW_RING_FLUSH)
+        self->unflushed[request->file] = 0;
+    else if (!complete)
+        self->unflushed[request->file]++;
+    return fake_ring_do(files, request);
+}
+
+/* A file with a complete label has all else. */
+static void labels_are_completed_last(void **state) {
+    const struct store_directories directories = make_store_directories(*state, 2);
+    const struct sw_store_spec spec = {.directories = directories.path,
+                                       .directory_count = directories.count,
+                                       .unit_grains = store_unit_grains,
+                                       .unit_count = STORE_UNITS,
+                                       .allow_buffered = true};
+    struct creation creation = {0};
+    struct fake_ring_script script = {.carry_out = watch_creation, .context = &creation, .seed = 1};
+    const struct sw_ring_source rings = {.open = fake_ring_open, .context = &script};
+    struct sw_store *store;
+    CHECK_OK(sw_store_create_on(&rings, &spec, NULL, NULL, &store));
+    CHECK(creation.complete == 4);
+    sw_store_discard(store);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(names_what_a_label_lies_about, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(names_a_format_that_is_not_known, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(names_labels_that_contradict_each_other, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(labels_are_completed_last, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(only_a_damaged_label_is_written_again, make_directory, remove_directory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -227,8 +227,46 @@ static void moves_a_grain_of_more_than_4_gib(void **state) {
     CHECK(run_in_child(move_large_grain, *state) == 0);
 }
 
+/* Checksums of so many kept grains that their pages are in both files. */
+static void keep_many_grains(void *context) {
+    enum { SUMS_OF_A_PAGE = SW_FORMAT_PAGE_BYTES / sizeof(sw_le64) };
+    forbid_fallocate();
+    const struct store_directories directories = make_store_directories(context, 2);
+    const int64_t last = SW_LAYOUT_STRIPE_BYTES / SW_FORMAT_PAGE_BYTES * SUMS_OF_A_PAGE;
+    const int64_t cells[STORE_UNITS] = {last + 1}, pages[STORE_UNITS] = {sw_store_kept_pages(last + 1)};
+    const struct sw_store_scratch kinds[] = {
+        {.kind = SW_STORE_KEPT_SUMS, .unit_grains = pages, .grain_bytes = SW_FORMAT_PAGE_BYTES},
+        {.kind = SW_STORE_BASE, .unit_grains = cells, .grain_bytes = SW_FORMAT_PAGE_BYTES}};
+    char *buf = io_buffer(SW_FORMAT_PAGE_BYTES);
+    for (int life = 0; life < 2; life++) {
+        struct sw_store *store = life == 0 ? create_store(&directories) : reopen_store(&directories);
+        struct sw_store_lane *lane;
+        struct sw_store_transfer transfer = {
+            .write = life == 0, .kind = SW_STORE_BASE, .first_grain = last, .grains = 1, .buf = buf};
+        for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
+            CHECK_OK(sw_store_add_scratch(store, &kinds[i]));
+        CHECK_OK(sw_store_take_kept(store, 1));
+        CHECK(sw_store_has(store, SW_STORE_BASE, 0, last, 1) == (life == 1));
+        CHECK(!sw_store_has(store, SW_STORE_BASE, 0, last - 1, 1));
+        CHECK_OK(sw_store_lane_open(store, STORE_DEPTH, &lane));
+        CHECK_OK(sw_store_transfer(lane, &transfer));
+        sw_store_lane_close(lane);
+        if (life == 0) {
+            commit_steps(store, 1, 1);
+            CHECK_OK(sw_store_keep(store, 1));
+        }
+        sw_store_close(store);
+    }
+    free(buf);
+}
+
+static void keeps_checksums_over_several_files(void **state) {
+    CHECK(run_in_child(keep_many_grains, *state) == 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(keeps_checksums_over_several_files, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(works_on_large_sectors, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(commits_on_a_full_disk, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(reaches_past_4_gib, make_directory, remove_directory),

@@ -130,6 +130,8 @@ static void a_commit_that_never_finished(void **state) {
         const struct store_directories directories = make_store_directories(new_subdirectory(*state, name), count);
         unsigned char marks[STORE_MAX_DIRECTORIES][SW_FORMAT_MARK_BYTES];
         struct records records = make_steps(&directories, 3, count - 1);
+        unsigned char *old = io_buffer(records.bytes);
+        copy_bytes(store_file(&directories, count - 1), records.before, old, records.bytes, false);
         for (int file = 0; file < count; file++)
             copy_bytes(store_file(&directories, file), records.mark, marks[file], SW_FORMAT_MARK_BYTES, false);
         struct sw_store *store = reopen_store(&directories);
@@ -144,6 +146,12 @@ static void a_commit_that_never_finished(void **state) {
         overwrite(store_file(&directories, count - 1), records.before, records.bytes, 0xff);
         bad = open_with(&directories, 3, count - 1, records.before);
         CHECK(bad.loss == SW_STORE_RECORD_HARMLESS && bad.step == (count > 1 ? 4 : -1));
+        /* The record of an earlier commit loses nothing, whatever the other files have. */
+        old[SW_SUPER_META_OFFSET] ^= 1;
+        copy_bytes(store_file(&directories, count - 1), records.before, old, records.bytes, true);
+        free(old);
+        bad = open_with(&directories, 3, count - 1, records.before);
+        CHECK(bad.loss == SW_STORE_RECORD_HARMLESS && bad.step == -1);
         store = reopen_store(&directories);
         check_at_step(store, 3);
         /* The number of a record that is whole in some file is not given to another. */
@@ -240,23 +248,61 @@ static void the_only_record(void **state) {
                                    "has been damaged since");
 }
 
+/* Gives the last record of a file another number and step, and the checksum that goes with them. */
+static void renumber(const char *path, const struct records *records, int64_t sequence, int64_t step) {
+    unsigned char *super = io_buffer(records->bytes);
+    struct sw_super_header *header = (struct sw_super_header *)super;
+    copy_bytes(path, records->last, super, records->bytes, false);
+    header->sequence = sw_le64_of(sequence);
+    header->step = sw_le64_of(step);
+    header->sum = sw_le64_of_sum(sw_checksum(super + SW_FORMAT_SUM_FROM, records->bytes - (int64_t)SW_FORMAT_SUM_FROM));
+    copy_bytes(path, records->last, super, records->bytes, true);
+    free(super);
+}
+
 /* The number of a commit is the last that there is: nothing can be added, and what is there is not lost. */
 static void the_last_number(void **state) {
     const struct store_directories directories = make_store_directories(*state, 1);
     const struct records records = make_steps(&directories, 2, 0);
-    const int fd = open(store_file(&directories, 0), O_RDWR | O_CLOEXEC);
-    unsigned char *super = io_buffer(records.bytes);
-    CHECK(pread(fd, super, (size_t)records.bytes, records.last) == records.bytes);
-    struct sw_super_header *header = (struct sw_super_header *)super;
-    header->sequence = sw_le64_of(INT64_MAX);
-    header->sum = sw_le64_of_sum(sw_checksum(super + SW_FORMAT_SUM_FROM, records.bytes - (int64_t)SW_FORMAT_SUM_FROM));
-    CHECK(pwrite(fd, super, (size_t)records.bytes, records.last) == records.bytes && close(fd) == 0);
-    free(super);
+    renumber(store_file(&directories, 0), &records, INT64_MAX, 2);
     check_open_fails(&directories, "numbers its last commit 9223372036854775807");
     struct sw_store *store;
     CHECK_OK(sw_store_open_to_read(directories.path, 1, SW_STORE_NEWEST, &store));
     check_at_step(store, 2);
     sw_store_close(store);
+}
+
+static void one_number_for_two_steps(void **state) {
+    const struct store_directories directories = make_store_directories(*state, 2);
+    const struct records records = make_steps(&directories, 2, 1);
+    renumber(store_file(&directories, 1), &records, 2, 3);
+    check_open_fails(&directories, "tell of different commits under the same number");
+}
+
+/* A file that is put back from a copy too old has whole records, but none that the others have, too. */
+static void a_much_older_copy_of_one_file(void **state) {
+    const struct store_directories directories = make_store_directories(*state, 2);
+    make_steps(&directories, 2, 1);
+    const char *file = store_file(&directories, 1), *copy = in_directory(*state, "copy");
+    copy_file(file, copy);
+    struct sw_store *store = reopen_store(&directories);
+    commit_steps(store, 3, 4);
+    sw_store_close(store);
+    copy_file(copy, file);
+    check_open_fails(&directories, "have no commit in common");
+}
+
+/* Records count, whole or not. Other bytes do not. */
+static void the_newest_of_all_records(void **state) {
+    const struct store_directories directories = make_store_directories(*state, 1);
+    const struct records records = make_steps(&directories, 4, 0);
+    const int64_t newest[] = {4, 3};
+    for (int i = 0; i < 2; i++) {
+        struct sw_store *store = reopen_store(&directories);
+        CHECK(sw_store_newest_record(store) == newest[i]);
+        sw_store_close(store);
+        overwrite(store_file(&directories, 0), records.last, records.bytes, 0x7f);
+    }
 }
 
 static void the_record_of_one_generation(void **state) {
@@ -294,6 +340,9 @@ int main(void) {
         cmocka_unit_test_setup_teardown(an_emptied_record, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(the_last_number, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(the_only_record, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(one_number_for_two_steps, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(a_much_older_copy_of_one_file, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(the_newest_of_all_records, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(the_record_of_one_generation, make_directory, remove_directory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

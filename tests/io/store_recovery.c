@@ -146,11 +146,16 @@ static void names_a_damaged_grain(void **state) {
     CHECK_OK(sw_store_lane_open(store, STORE_DEPTH, &lane));
     CHECK_FAILS(sw_store_transfer(lane, &transfer), SW_ERR_CORRUPT, "grain 4 of unit 3 (optimizer");
     CHECK_FAILS(sw_store_submit(lane, &transfer), SW_ERR_CORRUPT, "failed before");
+    uint64_t tag;
+    int count;
+    CHECK_FAILS(sw_store_reap(lane, true, &tag, 1, &count), SW_ERR_CORRUPT, "failed before");
     sw_store_lane_close(lane);
     CHECK_OK(sw_store_lane_open(store, STORE_DEPTH, &lane));
     transfer.generation = 1 - generation;
     CHECK_FAILS(sw_store_transfer(lane, &transfer), SW_ERR_CORRUPT, "was not written since the store was opened");
     sw_store_lane_close(lane);
+    CHECK_FAILS(sw_store_commit(store, 3, 1 - generation, ""), SW_ERR_INTERNAL,
+                "that were never written in generation");
     sw_store_close(store);
     free(buf);
 }

@@ -5,9 +5,11 @@
 #include "io/store/store_private.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { STEPS = 3, OLD_FRONT_BYTES = 57344 };
 
@@ -16,6 +18,7 @@ struct unreadable {
     int64_t from, to;
     int error;
     bool stays; /* writes fail too */
+    int spared; /* so many readings succeed first */
 };
 
 static struct unreadable unreadable_byte(int64_t offset_bytes, int error) {
@@ -26,6 +29,10 @@ static int64_t carry_out(struct fake_ring_script *script, const int *files, cons
     struct unreadable *at = script->context;
     const bool hit = request->op != SW_RING_FLUSH && request->file == 0 && request->offset_bytes < at->to &&
                      at->from < request->offset_bytes + request->bytes;
+    if (hit && at->spared > 0) {
+        at->spared--;
+        return fake_ring_do(files, request);
+    }
     if (hit && (at->stays || request->op == SW_RING_READ))
         return -at->error;
     if (hit)
@@ -114,6 +121,18 @@ static void other_errors_are_no_damage(void **state) {
     }
 }
 
+/* A damaged mark has all records read a second time. */
+static void a_second_reading_may_fail(void **state) {
+    struct part parts[PARTS];
+    int slot;
+    const struct store_directories directories = make_steps(*state, 1, parts, &slot);
+    struct unreadable at = unreadable_byte(parts[RECORD_0].offset_bytes, ENODEV);
+    struct sw_store *store;
+    at.spared = 1;
+    overwrite(store_file(&directories, 0), parts[MARK].offset_bytes, parts[MARK].bytes, 0xff);
+    CHECK_FAILS(open_without(&directories, &at, &store), SW_ERR_IO, "cannot be read at offset ");
+}
+
 static void says_where_nothing_is_left(void **state) {
     struct part parts[PARTS];
     int slot;
@@ -148,6 +167,26 @@ static void writes_a_damaged_mark_again(void **state) {
     CHECK_OK(open_without(&directories, &at, &store));
     check_at_step(store, STEPS);
     CHECK(sw_store_bad_records(store, &bad) == 1 && bad->loss == SW_STORE_RECORD_HARMLESS);
+    sw_store_close(store);
+}
+
+/* Nothing is committed beside a mark that would tell nothing. */
+static void a_mark_that_stays_damaged_stops_a_commit(void **state) {
+    struct part parts[PARTS];
+    int slot;
+    const struct store_directories directories = make_steps(*state, 1, parts, &slot);
+    struct unreadable at = {0};
+    struct sw_store *store;
+    overwrite(store_file(&directories, 0), parts[MARK].offset_bytes, parts[MARK].bytes, 0xff);
+    CHECK_OK(open_without(&directories, &at, &store));
+    const int generation = 1 - sw_store_last_commit(store)->generation;
+    write_generation(store, generation, STEPS + 1);
+    at = unreadable_byte(parts[MARK].offset_bytes, EIO);
+    at.stays = true;
+    CHECK_FAILS(sw_store_commit(store, STEPS + 1, generation, "{}"), SW_ERR_IO, "cannot be written at offset ");
+    sw_store_close(store);
+    store = reopen_store(&directories);
+    check_at_step(store, STEPS);
     sw_store_close(store);
 }
 
@@ -227,6 +266,25 @@ static void an_old_store_goes_on_in_its_layout(void **state) {
                 "damaged label: its checksum is wrong");
 }
 
+/* A label is a copy only where its own length puts one. */
+static void a_label_at_another_place_is_no_copy(void **state) {
+    struct part parts[PARTS];
+    int slot;
+    const struct store_directories directories = make_steps(*state, 1, parts, &slot);
+    const char *file = store_file(&directories, 0);
+    char *label = io_buffer(parts[LABEL].bytes);
+    const int fd = open(file, O_RDWR | O_CLOEXEC);
+    CHECK(pread(fd, label, (size_t)parts[LABEL].bytes, 0) == parts[LABEL].bytes);
+    CHECK(parts[COPY].offset_bytes == SW_FORMAT_FIRST_COPY_OFFSET);
+    CHECK(pwrite(fd, label, (size_t)parts[LABEL].bytes, 2 * SW_FORMAT_FIRST_COPY_OFFSET) == parts[LABEL].bytes);
+    CHECK(close(fd) == 0);
+    free(label);
+    overwrite(file, parts[LABEL].offset_bytes, parts[LABEL].bytes, 'x');
+    overwrite(file, parts[COPY].offset_bytes, parts[COPY].bytes, 'x');
+    struct sw_store *store;
+    CHECK_FAILS(sw_store_open(directories.path, 1, true, SW_STORE_NEWEST, &store), SW_ERR_CORRUPT, "is not a store");
+}
+
 /* Two labels are more than one only as long as a bad one does not stay. Whoever only reads leaves it. */
 static void a_bad_first_label_is_written_again(void **state) {
     struct part parts[PARTS];
@@ -251,9 +309,12 @@ static void a_bad_first_label_is_written_again(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_bad_first_label_is_written_again, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(a_mark_that_stays_damaged_stops_a_commit, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(a_label_at_another_place_is_no_copy, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(parts_lie_apart, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(opens_whichever_part_is_unreadable, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(other_errors_are_no_damage, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(a_second_reading_may_fail, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(says_where_nothing_is_left, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(writes_a_damaged_mark_again, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(a_mark_that_cannot_be_read_tells_nothing, make_directory, remove_directory),

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { SEEDS = 12, MOST_BAD = 6, ALL_GRAINS = 20 };
 
@@ -140,6 +141,20 @@ static void a_step_behind_is_read_beside_its_owner(void **state) {
     sw_store_close(reader);
 }
 
+/* Records that cannot be read tell of no later commit. */
+static void a_file_that_was_cut_short_is_not_overtaken(void **state) {
+    const struct store_directories directories = make_store_directories(*state, 1);
+    struct sw_store *store = create_store(&directories);
+    int64_t grains, bad;
+    commit_steps(store, 1, 1);
+    sw_store_close(store);
+    store = open_to_read(&directories);
+    CHECK(truncate(store_file(&directories, 0), SW_FORMAT_PAGE_BYTES) == 0);
+    CHECK_OK(sw_store_verify(store, NULL, &grains, &bad));
+    CHECK(grains == ALL_GRAINS && bad == ALL_GRAINS);
+    sw_store_close(store);
+}
+
 static void a_commit_is_waited_for(void **state) {
     const struct store_directories directories = make_store_directories(*state, 1);
     struct sw_store *owner = create_store(&directories), *reader;
@@ -157,6 +172,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(needs_a_commit, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(is_read_beside_its_owner, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(a_step_behind_is_read_beside_its_owner, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(a_file_that_was_cut_short_is_not_overtaken, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(a_commit_is_waited_for, make_directory, remove_directory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
