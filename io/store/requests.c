@@ -89,7 +89,7 @@ static bool is_damage(int error) {
 
 sw_status sw_store_read_damaged(struct sw_store *store, const struct sw_ring_request *requests, int count,
                                 int *out_errors) {
-    struct sw_queue_result results[SW_STORE_MAX_FILES];
+    struct sw_queue_result results[SW_STORE_MAX_FILES] = {{0}};
     SW_TRY(run_all(store, requests, count, results));
     for (int i = 0; i < count; i++) {
         out_errors[i] = results[i].error;

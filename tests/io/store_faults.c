@@ -185,16 +185,22 @@ static void reports_a_commit_that_fails(void **state) {
     sw_store_close(self.store);
 }
 
+static void put_nothing(struct sw_ring *ring, const struct sw_ring_request *request) {
+    (void)ring;
+    (void)request;
+}
+
 static sw_status submit_nothing(struct sw_ring *ring, bool wait) {
     (void)ring;
     return wait ? sw_fail(SW_ERR_IO, "the ring takes nothing") : SW_OK;
 }
 
-/* Opens a ring that never gives an answer. */
+/* Opens a ring that does nothing and never gives an answer. */
 static sw_status open_stuck(void *script, const struct sw_ring_spec *spec, struct sw_ring **out) {
     static struct sw_ring_ops ops;
     SW_TRY(fake_ring_open(script, spec, out));
     ops = *(*out)->ops;
+    ops.put = put_nothing;
     ops.submit = submit_nothing;
     (*out)->ops = &ops;
     return SW_OK;

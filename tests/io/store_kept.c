@@ -110,8 +110,8 @@ static bool has_any(const struct sw_store *store) {
     return has;
 }
 
-/* Writes other state, and commits a step, as training does. */
-static sw_status go_on(struct kept_store *self, struct sw_store *store) {
+/* Writes other state. */
+static sw_status write_other(struct kept_store *self, struct sw_store *store) {
     struct sw_store_lane *lane;
     SW_TRY(sw_store_lane_open(store, STORE_DEPTH, &lane));
     memset(self->buf, 0x5a, OTHER_GRAINS * PAGE_BYTES);
@@ -119,7 +119,12 @@ static sw_status go_on(struct kept_store *self, struct sw_store *store) {
         .write = true, .kind = SW_STORE_GRADS, .grains = OTHER_GRAINS, .buf = self->buf};
     const sw_status status = sw_store_transfer(lane, &transfer);
     sw_store_lane_close(lane);
-    SW_TRY(status);
+    return status;
+}
+
+/* Writes other state, and commits a step, as training does. */
+static sw_status go_on(struct kept_store *self, struct sw_store *store) {
+    SW_TRY(write_other(self, store));
     return faulty_step(&self->faulty, store, sw_store_last_commit(store)->step + 1);
 }
 
@@ -200,8 +205,23 @@ static void kept_grains_are_whole_or_missing_after_every_end(void **state) {
     CHECK(tally.whole > seeds / 2 && tally.made > seeds && tally.overwritten > seeds / 2 && tally.ended > seeds);
 }
 
-/* A power failure takes no grains that have been kept. */
-static void kept_grains_last(void **state) {
+static struct sw_store *open_with(struct kept_store *self, enum layout layout) {
+    struct sw_store *store;
+    CHECK_OK(faulty_open(&self->faulty, &store));
+    CHECK_OK(lay_out(store, layout));
+    return store;
+}
+
+static void cut_power(struct kept_store *self, struct sw_store *store) {
+    struct sw_fault_disk *disk = self->faulty.disk;
+    sw_fault_end_at(disk, sw_fault_events(disk) + 1, SW_FAULT_POWER);
+    CHECK_FAILS(sw_store_flush(store), SW_ERR_IO, "");
+    sw_store_close(store);
+    CHECK_OK(sw_fault_restart(disk));
+}
+
+/* A power failure takes no grains that have been kept, and brings none back that have been written over. */
+static void grains_are_kept_and_void_durably(void **state) {
     enum { FEW_SEEDS = 30 };
     struct tally tally = {0};
     const struct store_directories directories = {.path = {new_subdirectory(*state, "a")}, .count = 1};
@@ -214,17 +234,19 @@ static void kept_grains_last(void **state) {
         CHECK_OK(faulty_create(&self.faulty, &store));
         CHECK_OK(faulty_step(&self.faulty, store, 0));
         sw_store_close(store);
-        CHECK_OK(faulty_open(&self.faulty, &store));
-        CHECK_OK(lay_out(store, KEEPS));
+        store = open_with(&self, KEEPS);
         CHECK_OK(keep(&self, store, 1, &tally));
-        sw_fault_end_at(self.faulty.disk, sw_fault_events(self.faulty.disk) + 1, SW_FAULT_POWER);
-        CHECK_FAILS(sw_store_flush(store), SW_ERR_IO, "");
-        sw_store_close(store);
-        CHECK_OK(sw_fault_restart(self.faulty.disk));
-        CHECK_OK(faulty_open(&self.faulty, &store));
-        CHECK_OK(lay_out(store, KEEPS));
+        cut_power(&self, store);
+        store = open_with(&self, KEEPS);
         CHECK_OK(sw_store_take_kept(store, 1));
         CHECK(has_all(store));
+        sw_store_close(store);
+        store = open_with(&self, OVERWRITES);
+        CHECK_OK(write_other(&self, store));
+        cut_power(&self, store);
+        store = open_with(&self, KEEPS);
+        CHECK_OK(sw_store_take_kept(store, 1));
+        CHECK(!has_any(store));
         sw_store_close(store);
         faulty_end(&self.faulty);
     }
@@ -370,7 +392,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(kept_grains_are_whole_or_missing_after_every_end, make_directory,
                                         remove_directory),
-        cmocka_unit_test_setup_teardown(kept_grains_last, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(grains_are_kept_and_void_durably, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(no_write_or_flush_fails_unnoticed, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(the_process_that_made_them_notes_damage_too, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(grains_that_are_written_over_are_kept_anew, make_directory, remove_directory),
