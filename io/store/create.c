@@ -532,7 +532,7 @@ sw_status sw_store_remove(const char *place, const char *id, int64_t most_step) 
     SW_TRY(sw_store_id_parse(id, removal.id));
     /* A file of this name that begins with zeros belongs to nobody: its space was being reserved. Zeros at the front of
      * a device mean nothing, as file systems begin with them too. */
-    bool is_device;
+    bool is_device = false;
     SW_TRY(sw_block_find(place, &is_device));
     removal.zeros_count = !is_device;
     char *path = is_device ? strdup(place) : sw_file_path(place, SW_STORE_FILE_NAME);
