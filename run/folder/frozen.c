@@ -120,8 +120,7 @@ static sw_status append_unit(struct writer *w, const struct sw_unit *unit, int64
     const int64_t most = from->most_grains > 0 ? sw_min_i64(from->most_grains, BOX_GRAINS) : BOX_GRAINS;
     for (int64_t grain = 0, run; grain < unit->trained_grain; grain += run) {
         run = sw_min_i64(most, unit->trained_grain - grain);
-        if (from->progress != NULL)
-            SW_TRY(from->progress(from->progress_context, w->grains, w->total_grains));
+        SW_TRY(from->progress(from->progress_context, w->grains, w->total_grains));
         if (from->prepare != NULL)
             SW_TRY(from->prepare(from->context, number, grain * SW_GRAIN_ELEMS, run * SW_GRAIN_ELEMS));
         SW_TRY(from->fill(from->context, number, grain * SW_GRAIN_ELEMS, run * SW_GRAIN_ELEMS, w->box));
@@ -597,8 +596,7 @@ static void report_bad(const struct sw_frozen *self, int64_t grain, const struct
         bad.path = first.path;
         bad.offset_bytes = first.offset_bytes;
     }
-    if (verifier->bad != NULL)
-        verifier->bad(verifier->context, &bad);
+    verifier->bad(verifier->context, &bad);
 }
 
 /* Reads a grain ahead of its check. */

@@ -34,7 +34,7 @@ struct sw_frozen_part sw_frozen_part_of(const struct sw_settings *settings, cons
                                         const struct sw_units *units, bool base);
 
 /* Writes the frozen weights of a source to the run's folder, durably. The file must not exist; a failure leaves none.
- * Asks for the elements in order, and reports to from->progress. */
+ * Asks for the elements in order, and reports to from->progress, which must not be NULL. */
 sw_status sw_frozen_write(const char *folder, const struct sw_units *units, const struct sw_load *from);
 
 /* Begins the frozen weights of a run that reads them from the folder `base`. sw_frozen_load then passes on the weights
@@ -74,7 +74,7 @@ sw_status sw_frozen_put_back_name(const struct sw_frozen *self);
 void sw_frozen_look_for_base(const struct sw_frozen *self);
 
 /* Reads every grain and checks its sum. *out_grains: number of grains; *out_bad: number of bad ones, which are reported
- * to verifier->bad and are no error of the call. self NULL: there are none. */
+ * to verifier->bad, which must not be NULL, and are no error of the call. self NULL: there are none. */
 sw_status sw_frozen_verify(struct sw_frozen *self, const struct sw_store_verifier *verifier, int64_t *out_grains,
                            int64_t *out_bad);
 

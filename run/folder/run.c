@@ -490,9 +490,8 @@ sw_status sw_run_write(const char *folder, const struct sw_run *run) {
     put_files(root, "val_files", &run->texts.val_files);
     /* Nothing is added to or by what there is no memory for, nor by a member that is NULL. */
     sw_run_optimizer_to_json(run, root);
-    if (run->turn_end.token != NULL)
-        json_object_set_new(root, "turn_end",
-                            json_pack("{s:i, s:s}", "id", (int)run->turn_end.id, "token", run->turn_end.token));
+    json_object_set_new(root, "turn_end",
+                        json_pack("{s:i, s:s}", "id", (int)run->turn_end.id, "token", run->turn_end.token));
     digest_text(run->frozen_digest, digest);
     if (run->frozen_digest != 0)
         json_object_set_new(root, "frozen_digest", json_string(digest));
@@ -571,8 +570,6 @@ static sw_status parse_run(const json_t *root, const char *path, struct sw_run *
     SW_TRY(sw_options_from_json(&sw_train_command, settings, path, &run->settings));
     run->settings.min_lr_at_last = json_integer_value(json_object_get(root, "schedule_version")) < SCHEDULE_VERSION;
     run->settings.old_text = json_integer_value(json_object_get(root, "text_version")) < SW_RUN_TEXT_VERSION;
-    if (run->settings.model == NULL)
-        return sw_fail(SW_ERR_CORRUPT, "%s does not name the model; restore the file", path);
     for (int i = 0; i < run->settings.nvme.count; i++)
         SW_TRY(sw_option_list_add(&run->nvme, run->settings.nvme.items[i]));
     SW_TRY(run_list_from_json(root, "beside", path, &run->beside));

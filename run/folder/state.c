@@ -316,16 +316,11 @@ static sw_status make_windows(struct part *part, int vectors) {
     return SW_OK;
 }
 
-/* Widens the state of a grain. Frozen grains have no record; their masters are loaded, and their moments are zeros. */
-static sw_status widen(const struct part *part, int64_t unit, int64_t grain, float *out) {
+/* Widens the state of a grain, which is trained: others have no record. */
+static void widen(const struct part *part, int64_t unit, int64_t grain, float *out) {
     const struct sw_unit *of = &part->units->unit[unit];
-    if (grain < of->trained_grain) {
-        memset(out, 0, SW_STATE_PARTS * SW_GRAIN_ELEMS * sizeof *out);
-        return part->load.fill(part->load.context, unit, grain * SW_GRAIN_ELEMS, SW_GRAIN_ELEMS, out);
-    }
-    assert(part->records != NULL);
+    assert(part->records != NULL && grain >= of->trained_grain);
     sw_record_to_fp32(part->units->optimizer, grain >= of->wide_grain, record_of(part->records, unit, grain), out);
-    return SW_OK;
 }
 
 /* Reads a grain, and those that follow it if the grain before was read last. */
@@ -340,7 +335,7 @@ static sw_status move_window(const struct part *part, struct window *window, int
     if (vectors == 1)
         SW_TRY(load->fill(load->context, unit, first, count, window->values));
     for (int64_t g = 0; vectors > 1 && g < grains; g++)
-        SW_TRY(widen(part, unit, grain + g, window->values + g * vectors * SW_GRAIN_ELEMS));
+        widen(part, unit, grain + g, window->values + g * vectors * SW_GRAIN_ELEMS);
     *window = (struct window){.unit = unit, .first = grain, .grains = grains, .values = window->values};
     return SW_OK;
 }

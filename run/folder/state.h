@@ -56,8 +56,8 @@ void sw_state_close(struct sw_state_reader *self);
 enum { SW_STATE_MASTER, SW_STATE_M, SW_STATE_V, SW_STATE_PARTS };
 
 /* Reads elements [first, first + count) of a whole tensor in fp32: each part that is not NULL in `out`, to out[part][0]
- * and on. Only stores have moments; those of frozen elements are zeros. Calls that walk through a tensor in order are
- * fast. SW_ERR_CORRUPT: the state lacks an element, or a store is of another model. */
+ * and on. Only trained elements of stores have moments. Calls that walk through a tensor in order are fast.
+ * SW_ERR_CORRUPT: the state lacks an element, or a store is of another model. */
 sw_status sw_state_read(struct sw_state_reader *self, const char *tensor, int64_t first, int64_t count,
                         float *const out[SW_STATE_PARTS]);
 
