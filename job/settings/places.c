@@ -161,11 +161,6 @@ sw_status sw_places_make(const struct sw_places *places, const struct sw_store_o
     return SW_OK;
 }
 
-void sw_places_unmake(const struct sw_places *places, const struct sw_store_owner *owner) {
-    for (int i = 0; has_folder(owner) && i < places->count; i++)
-        sw_folder_remove_empty(places->path[i]);
-}
-
 sw_status sw_places_of_rank(const struct sw_option_list *nvme, const char *folder, const struct sw_store_owner *owner,
                             struct sw_places *out) {
     SW_TRY(sw_places_of(nvme, folder, owner, out));

@@ -39,8 +39,6 @@ sw_status sw_places_of_rank(const struct sw_option_list *nvme, const char *folde
                             struct sw_places *out);
 /* Makes the owner's folders that do not exist, with mode 0700. */
 sw_status sw_places_make(const struct sw_places *places, const struct sw_store_owner *owner);
-/* Removes those folders if they are empty. */
-void sw_places_unmake(const struct sw_places *places, const struct sw_store_owner *owner);
 /* Tells whether the ranks of a machine have the same places: no name in --nvme contains the number of a rank. */
 bool sw_places_are_shared(const struct sw_option_list *nvme);
 /* Returns the paths as they are, without looking for limits in them. */

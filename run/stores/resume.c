@@ -350,8 +350,6 @@ static sw_status check_layout(const struct sw_store_set *set) {
  * elements are consecutive now. */
 static void say_changed(const struct sw_store_set *set) {
     const sw_optimizer_format now = sw_settings_optimizer(&set->run->settings);
-    if (sw_ranks_rank(set->ranks) != 0)
-        return;
     if (changes_format(set))
         sw_log_info("converted the optimizer state of step %lld from %s to %s, once; moments are rounded to nearest",
                     (long long)set->step, sw_optimizer_format_name(sw_optimizer_records(set->old.optimizer)),
@@ -370,7 +368,7 @@ static sw_status go_through(struct sw_store_set *set, struct sw_store_commit *co
     SW_TRY(sw_ranks_agree_on_error(ranks, check_layout(set)));
     SW_TRY(find_step(set));
     SW_TRY(remove_orphans(set));
-    SW_TRY(sw_store_set_make(set, out));
+    SW_TRY(sw_store_set_begin(set, out));
     SW_TRY(fill(set, *out, commit));
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_store_commit(*out, set->step, 0, commit->meta)));
     SW_TRY(sw_store_set_publish(set));
@@ -502,7 +500,7 @@ static sw_status open_own(const struct sw_store_set *self, const struct sw_place
     SW_TRY(sw_ranks_sum(ranks, &gives_up));
     SW_TRY(sw_ranks_agree_on_error(ranks, gives_up > 0 ? check_whole(ranks, *out) : SW_OK));
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_store_go_back(*out)));
-    if (self->previous && sw_ranks_rank(ranks) == 0)
+    if (self->previous)
         sw_log_info("dropped step %lld; the run continues from step %lld, which is whole", (long long)newest,
                     (long long)sw_store_last_commit(*out)->step);
     SW_TRY(sw_store_set_record(self, sw_store_id(*out, id), places, self->run));
@@ -539,10 +537,5 @@ sw_status sw_store_set_open(struct sw_store_set *self, struct sw_store **out) {
                       run->tensor_ranks == owner.tensor_ranks;
     *out = NULL;
     SW_TRY(check_previous(self, same));
-    const sw_status status = same ? open_existing(self, out) : replace(self, out);
-    if (status != SW_OK) {
-        sw_store_close(*out);
-        *out = NULL;
-    }
-    return status;
+    return same ? open_existing(self, out) : replace(self, out);
 }

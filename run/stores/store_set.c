@@ -290,7 +290,7 @@ static bool replaces(const struct sw_store_set *self) {
     return self->old.ranks > 0;
 }
 
-/* Creates the store of this rank in its places, with the folders. */
+/* Creates the store of this rank in its places, with the folders. After a failure, these go with the set. */
 static sw_status make_own(const struct sw_store_set *self, struct sw_store **out) {
     const struct sw_store_owner owner = sw_settings_owner(&self->run->settings);
     struct sw_places places;
@@ -298,8 +298,6 @@ static sw_status make_own(const struct sw_store_set *self, struct sw_store **out
     sw_status status = sw_places_make(&places, &owner);
     if (status == SW_OK)
         status = self->make(self->context, &places, self->id, out);
-    if (status != SW_OK)
-        sw_places_unmake(&places, &owner);
     sw_places_release(&places);
     return status;
 }
@@ -320,7 +318,7 @@ static sw_status write_orphans(const struct sw_store_set *self) {
     return status;
 }
 
-sw_status sw_store_set_make(struct sw_store_set *self, struct sw_store **out) {
+sw_status sw_store_set_begin(struct sw_store_set *self, struct sw_store **out) {
     struct sw_ranks *ranks = self->ranks;
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_store_new_id(self->id)));
     SW_TRY(record_new(self, true, replaces(self) ? &self->made : self->run));
@@ -333,18 +331,10 @@ sw_status sw_store_set_make(struct sw_store_set *self, struct sw_store **out) {
     return sw_ranks_agree_on_error(ranks, make_own(self, out));
 }
 
-sw_status sw_store_set_begin(struct sw_store_set *self, struct sw_store **out) {
-    SW_TRY(sw_store_set_make(self, out));
-    return record_new(self, false, self->run);
-}
-
 sw_status sw_store_set_publish(struct sw_store_set *self) {
     struct sw_ranks *ranks = self->ranks;
-    if (!replaces(self)) {
-        SW_TRY(sw_start_finish(ranks, self->folder));
-        self->announced = false;
-        return SW_OK;
-    }
+    if (!replaces(self))
+        return sw_start_finish(ranks, self->folder);
     SW_TRY(record_new(self, false, self->run));
     sw_orphans_forget(self->run, &self->made);
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_orphans_add(self->folder, &self->old, self->newest, self->run)));
@@ -397,14 +387,9 @@ static void withdraw_replacement(const struct sw_store_set *self) {
 
 /* Takes back a start. The rank that sees no other store any more removes everything else. */
 static void withdraw_start(const struct sw_store_set *self, struct sw_store *store) {
-    const struct sw_store_owner owner = sw_settings_owner(&self->run->settings);
-    struct sw_places places;
     if (!self->announced)
         return;
     sw_store_discard(store);
-    if (sw_store_set_places(self, &places) == SW_OK)
-        sw_places_unmake(&places, &owner);
-    sw_places_release(&places);
     sw_start_undo(self->folder, self->run);
 }
 

@@ -37,9 +37,9 @@ struct sw_store_set {
     bool announced;             /* the new set is listed, so it must be published or taken back */
 };
 
-/* Begins the set of a new run: lists it, creates this rank's store, and puts the set into self->run. Refuses places
- * that have a store. Whatever it returns, it ends by sw_store_set_publish, once the run has its first commit, or by
- * sw_store_set_withdraw. */
+/* Begins a new set: lists it where the next start or resume finds it, and creates this rank's store. The set of a new
+ * run is put into self->run. Refuses places that have a store. Whatever it returns, it ends by sw_store_set_publish,
+ * once the set has a commit, or by sw_store_set_withdraw. */
 sw_status sw_store_set_begin(struct sw_store_set *self, struct sw_store **out);
 
 /* Opens the store of a run that is resumed, at the newest step that every rank has. With `previous` it opens the step
@@ -51,7 +51,8 @@ sw_status sw_store_set_begin(struct sw_store_set *self, struct sw_store **out);
  * state of the old ones and commit; then run.json names the new ones; then the old ones are removed. If that is
  * interrupted, run.json still names whole stores, and the next resume removes the others. If it fails, the new stores
  * are removed. A store is removed only by its id, and only after the run's own stores are open with every grain whole.
- */
+ *
+ * The caller closes *out, which may be NULL, after a failure too. */
 sw_status sw_store_set_open(struct sw_store_set *self, struct sw_store **out);
 
 /* Makes a new set, which has a commit, the run's, and removes the set before it. */

@@ -7,9 +7,6 @@
 /* Returns where the store of this rank belongs. */
 sw_status sw_store_set_places(const struct sw_store_set *self, struct sw_places *out);
 
-/* Lists a new set where the next start or resume finds it, and creates this rank's store. */
-sw_status sw_store_set_make(struct sw_store_set *self, struct sw_store **out);
-
 /* Writes the stores of all ranks into a run: this rank's id and places, and those that the others give. */
 sw_status sw_store_set_record(const struct sw_store_set *self, const char *id, const struct sw_places *places,
                               struct sw_run *into);
