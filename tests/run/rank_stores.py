@@ -246,6 +246,15 @@ def keeps_ranks_apart_by_names():
         problems += expect(job(2, "resume", path, nvme=shared), STEP, "in one folder")
         wanted = [f"shared/rank-{r}-of-2" for r in range(2)]
         problems += [] if stores_in(top) == wanted else [f"stores in {stores_in(top)}"]
+        # Names that lead to one folder, of ranks that are not the first.
+        names = [os.path.join(top, f"{name}{r}") for name in ("one", "two") for r in range(3)]
+        for name in names[:2] + names[3:]:
+            os.mkdir(name)
+        os.symlink(names[1], names[2])
+        begun = os.path.join(top, "begun")
+        os.mkdir(begun)
+        both = f"{top}/one{{local_rank}},{top}/two{{local_rank}}"
+        problems += refused(job(3, "begin", begun, STEP, nvme=both), "of rank 1 too", "a folder by another name")
         # A run folder of somebody else's must not lead to another one.
         os.symlink(own.format(local_rank=0), os.path.join(shared, "rank-0-of-3"))
         problems += refused(job(3, "resume", path), "rank-0-of-3 is not a folder", "a link to a folder")
@@ -369,6 +378,23 @@ def an_older_run_json_removes_nothing():
         problems += [] if code == 0 and "not the id of its store" in err else [f"paths alone: {code}, {err[-800:]}"]
         write_run(path, newer)
         problems += expect(job(2, "resume", path), STEP + 1, "the stores that it listed")
+    return problems
+
+
+def what_cannot_be_removed_stays_listed():
+    """A store that holds a later step than the one that was taken over from it."""
+    problems = []
+    with folder() as path:
+        problems += expect(job(1, "begin", path, STEP), None, "create")
+        shutil.copytree(path, os.path.join(path, "kept"))
+        problems += expect(job(2, "resume", path), STEP, "on two")
+        once = read_run(os.path.join(path, "kept"))["stores"][0]["id"]
+        left = [{"id": once, "last_step": STEP - 1, "places": ["kept"]}]
+        write_run(path, {**read_run(path), "left": left})
+        for ranks in (2, 3):
+            code, _, err = job(ranks, "resume", path)
+            problems += [] if code == 0 and f"holds step {STEP}" in err else [f"on {ranks}: {code}, {err[-800:]}"]
+            problems += [] if read_run(path)["left"] == left else [f"on {ranks}: {read_run(path)['left']} is left"]
     return problems
 
 
@@ -537,6 +563,15 @@ def a_folder_with_more_than_a_start_is_refused():
         problems += expect(job(1, "begin", other, nvme=drive), None, "another run")
         problems += refused(job(1, "begin", path, nvme=drive), "store.spillway exists already", "a store of another")
         problems += expect(job(1, "resume", other), 0, "the other run")
+        # A folder of a rank has nothing but a store.
+        path = os.path.join(top, "ranks")
+        os.mkdir(path)
+        job(2, "begin", path, death="0:8")
+        mine = os.path.join(path, "rank-1-of-2", "mine.txt")
+        os.makedirs(os.path.dirname(mine), exist_ok=True)
+        open(mine, "w").close()
+        problems += refused(job(2, "begin", path), "mine.txt", "a file within a rank's folder")
+        problems += [] if os.path.exists(mine) else ["mine.txt was removed"]
     return problems
 
 
@@ -546,6 +581,7 @@ script_test.run(every_number_of_ranks_takes_over_from_every_other, whole_stores_
                 stores_that_were_moved_change_ranks_at_once, what_is_left_moves_with_its_folder,
                 a_refused_change_is_taken_back,
                 a_store_with_an_unfinished_commit_is_removed, an_older_run_json_removes_nothing,
+                what_cannot_be_removed_stays_listed,
                 what_is_left_stays_where_the_own_store_is_damaged, no_rank_drops_a_commit_before_all_are_verified,
                 the_commit_before_on_every_rank,
                 a_death_leaves_the_old_stores_or_the_new, a_start_that_is_cut_off_is_begun_again,

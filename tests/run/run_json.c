@@ -6,6 +6,7 @@
 #include "run/stores/start.h"
 
 #include <fcntl.h>
+#include <math.h>
 #include <sys/stat.h>
 
 enum { BITS = 8, TEXT_BYTES = 1 << 16, HUGE_CHARS = 70000, LEVELS = 300 };
@@ -36,6 +37,7 @@ static void describe(struct sw_run *run) {
     support_expect_ok(sw_config_load("gpt2-tiny", &run->config), "the configuration");
     run->data_digest = 7;
     run->frozen_digest = 9;
+    run->reference_digest = 11;
     run->turn_end = (struct sw_turn_end){.id = 5, .token = strdup("<end>")};
     run->ranks = 2;
     run->store = calloc(2, sizeof *run->store);
@@ -142,7 +144,11 @@ static void test_a_run_that_is_read_and_written_stays_the_same(void **state) {
     load(state, "run.json", before);
     support_expect_ok(sw_run_read(folder, &run), "reading");
     assert_true(run.products.library == 1 && run.model_files != NULL && run.machine != NULL && run.prediction != NULL);
-    assert_non_null(run.turn_end.token);
+    assert_string_equal(run.turn_end.token, "<end>");
+    assert_int_equal(run.turn_end.id, 5);
+    assert_true(run.data_digest == 7 && run.frozen_digest == 9 && run.reference_digest == 11);
+    assert_true(run.texts.data_files.count == 2 && run.texts.data_files.bytes == 100 &&
+                run.texts.data_files.digest == 3 && run.texts.val_files.count == 1);
     support_expect_ok(sw_run_write(folder, &run), "writing again");
     load(state, "run.json", after);
     assert_string_equal(before, after);
@@ -319,6 +325,149 @@ static void test_each_value_of_starting_json_may_be_any_other(void **state) {
     sweep_all(state, SW_START_FILE_NAME, takes_start);
 }
 
+/* Writes run.json with one value changed: a member of the file, of the object `within` it, or of an element of the list
+ * `within`. value NULL: the member is removed. */
+static void write_changed(void *const *state, const char *within, int index, const char *member, const char *value) {
+    char text[TEXT_BYTES], path[SUPPORT_PATH_CHARS];
+    json_t *root;
+    write_run(state);
+    support_expect_ok(sw_json_try(text, load(state, "run.json", text), &root), "run.json");
+    json_t *list = within != NULL ? json_object_get(root, within) : root;
+    json_t *object = json_is_array(list) ? json_array_get(list, (size_t)index) : list;
+    json_object_del(root, "checksum");
+    if (value != NULL)
+        assert_int_equal(json_object_set_new(object, member, json_loads(value, JSON_DECODE_ANY, NULL)), 0);
+    else
+        assert_int_equal(json_object_del(object, member), 0);
+    char *changed = json_dumps(root, 0);
+    assert_non_null(changed);
+    support_write(state, "run.json", changed, strlen(changed), path);
+    free(changed);
+    json_decref(root);
+}
+
+static void test_what_run_json_must_say_is_asked_for(void **state) {
+    static const struct {
+        const char *within;
+        int index;
+        const char *member, *value, *words;
+    } cases[] = {
+        {NULL, 0, "version", "2", "has version 2"},
+        {NULL, 0, "settings", "1", "lacks settings, config or data_digest"},
+        {NULL, 0, "data_digest", "\"none\"", "lacks settings, config or data_digest"},
+        {NULL, 0, "frozen_digest", "\"none\"", "lacks the frozen_digest"},
+        {NULL, 0, "ranks", "0", "the number of ranks"},
+        {NULL, 0, "ranks", "3", "the number of ranks"},
+        {NULL, 0, "optimizer", "\"none\"", "a format of its stores that does not exist"},
+        {NULL, 0, "optimizer", "\"bf16\"", "that its stores hold bf16"},
+        {NULL, 0, "beside", "[1]", "'beside' is not a list"},
+        {NULL, 0, "starts", "[\"a\", 1]", "'starts' is not a list"},
+        {"settings", 0, "tensor", "4", "2 stores for tensor groups of 4"},
+        {"stores", 0, "id", "null", "the id, local_rank and places"},
+        {"stores", 1, "local_rank", "\"1\"", "the id, local_rank and places"},
+        {"stores", 1, "places", "1", "the id, local_rank and places"},
+        {"left", 0, "id", "\"0\"", "the id, last_step and places"},
+        {"left", 1, "last_step", "null", "the id, last_step and places"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct sw_run run = {0};
+        write_changed(state, cases[i].within, cases[i].index, cases[i].member, cases[i].value);
+        const sw_status status = sw_run_read(((struct support_folder *)*state)->path, &run);
+        support_expect_failure(status, i == 0 ? SW_ERR_UNSUPPORTED : SW_ERR_CORRUPT, cases[i].words, cases[i].member);
+        sw_run_release(&run);
+    }
+}
+
+/* Early versions had one store per run, whose id they wrote later than its places. */
+static void test_a_run_json_without_stores_has_one(void **state) {
+    const char *folder = ((struct support_folder *)*state)->path;
+    for (int away = 0; away < 2; away++) {
+        char text[TEXT_BYTES], path[SUPPORT_PATH_CHARS];
+        struct sw_run run = {0};
+        json_t *root;
+        write_changed(state, "settings", 0, "nvme", away ? "[\"/disk:1GiB\"]" : "[]");
+        support_expect_ok(sw_json_try(text, load(state, "run.json", text), &root), "run.json");
+        json_object_del(root, "stores");
+        json_object_del(root, "ranks");
+        if (away)
+            json_object_set_new(root, "store_id", json_string(ID));
+        char *changed = json_dumps(root, 0);
+        support_write(state, "run.json", changed, strlen(changed), path);
+        support_expect_ok(sw_run_read(folder, &run), "reading");
+        assert_int_equal(run.ranks, 1);
+        assert_string_equal(run.store[0].id, away ? ID : "");
+        assert_int_equal(run.store[0].places.count, away);
+        if (away)
+            assert_string_equal(run.store[0].places.items[0], "/disk");
+        sw_run_release(&run);
+        json_decref(root);
+        free(changed);
+    }
+}
+
+static int times(const char *text, const char *word) {
+    int count = 0;
+    for (const char *at = strstr(text, word); at != NULL; at = strstr(at + 1, word))
+        count++;
+    return count;
+}
+
+static void test_a_commit_gives_its_position_back(void **state) {
+    (void)state;
+    enum { STEP = 40, STEPS = 30, PAIRED = 7, DIGEST = 7 };
+    struct sw_run_position before = {.step = STEP,
+                                     .applied_steps = STEP - 2,
+                                     .skipped_steps = 2,
+                                     .loss_scale = {.scale = 65536.0, .good_steps = 9},
+                                     .start = ID};
+    struct sw_run_position after;
+    char text[SW_STORE_META_BYTES], again[SW_STORE_META_BYTES];
+    for (int i = 0; i < STEPS; i++)
+        before.recent[i] = (struct sw_run_step){.step = STEP - STEPS + 1 + i,
+                                                .loss = 0.1 * i,
+                                                .grad_norm = i == 0 ? NAN : 0.3 * i,
+                                                .lr = 1e-3,
+                                                .loss_tokens = 64 + i,
+                                                .skipped = i == 3,
+                                                .rewards = {.pairs = i < PAIRED ? 2 : 0, .chosen = 0.1 * i}};
+    support_expect_ok(sw_run_position_write(&before, DIGEST, text, sizeof text), "writing");
+    assert_int_equal(times(text, "\"rewards\""), PAIRED);
+    assert_int_equal(times(text, "\"loss_tokens\""), STEPS);
+    support_expect_ok(sw_run_position_read(text, DIGEST, &after), "reading");
+    assert_true(after.step == STEP && after.applied_steps == STEP - 2 && after.skipped_steps == 2);
+    assert_true(after.loss_scale.scale == 65536.0 && after.loss_scale.good_steps == 9);
+    assert_string_equal(after.start, ID);
+    assert_true(after.recent[STEPS - 1].step == STEP && after.recent[STEPS].step == 0);
+    support_expect_ok(sw_run_position_write(&after, DIGEST, again, sizeof again), "writing again");
+    assert_string_equal(text, again);
+    support_expect_failure(sw_run_position_read(text, DIGEST + 1, &after), SW_ERR_ARG, "other data", "another digest");
+    before.recent[0].step = STEP + 1;
+    support_expect_ok(sw_run_position_write(&before, DIGEST, text, sizeof text), "writing a step to come");
+    support_expect_failure(sw_run_position_read(text, DIGEST, &after), SW_ERR_CORRUPT, "the position of step 41",
+                           "a step to come");
+    /* Old commits do not name their process. */
+    char *start = strstr(again, "\"start\""), *rest = strstr(again, "\"data_digest\"");
+    memmove(start, rest, strlen(rest) + 1);
+    support_expect_ok(sw_run_position_read(again, DIGEST, &after), "reading an old commit");
+    assert_string_equal(after.start, "");
+}
+
+static void test_one_process_has_a_run(void **state) {
+    const char *folder = ((struct support_folder *)*state)->path;
+    char path[SUPPORT_PATH_CHARS];
+    int lock = -1, second = -1;
+    support_expect_ok(sw_run_lock(folder, &lock), "the lock");
+    assert_true(lock >= 0 && access(support_path(state, SW_RUN_LOCK_NAME, path), F_OK) == 0);
+    support_expect_failure(sw_run_lock(folder, &second), SW_ERR_BUSY, "in use", "a second lock");
+    close(lock);
+    sw_run_lock_remove(folder);
+    assert_int_equal(symlink("elsewhere", path), 0);
+    support_expect_failure(sw_run_lock(folder, &lock), SW_ERR_IO, "cannot be opened for writing", "a link");
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    support_expect_failure(sw_run_lock(folder, &lock), SW_ERR_ARG, "is not a regular file", "a FIFO");
+}
+
 #define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, support_make_folder, support_remove_folder)
 
 /* Makes the folder of a rank in the run's, and tells run.json's description that its store lies there. */
@@ -366,6 +515,10 @@ int main(void) {
         IN_FOLDER(test_who_edits_takes_the_checksum_out),
         IN_FOLDER(test_each_value_of_run_json_may_be_any_other),
         IN_FOLDER(test_each_value_of_starting_json_may_be_any_other),
+        IN_FOLDER(test_what_run_json_must_say_is_asked_for),
+        IN_FOLDER(test_a_run_json_without_stores_has_one),
+        IN_FOLDER(test_a_commit_gives_its_position_back),
+        IN_FOLDER(test_one_process_has_a_run),
         IN_FOLDER(test_a_start_that_failed_leaves_no_folder_of_a_rank),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,11 +9,11 @@
 
 enum { STORES = 2, GRAINS = 20, HALF = GRAINS / STORES, SEEDS = 20 };
 
-/* A drive that gives the first grain of each request for grains a wrong bit, once: the grain is right when it was found
- * bad and read again. */
+/* A drive that gives the first grain of each request for grains a wrong bit. Unless it is damaged, it does so once: the
+ * grain is right when it was found bad and read again. */
 struct careless {
     struct fake_ring_script script;
-    bool read[2 * GRAINS];
+    bool read[2 * GRAINS], damaged;
 };
 
 static int64_t carry_out(struct fake_ring_script *script, const int *files, const struct sw_ring_request *request) {
@@ -21,7 +21,7 @@ static int64_t carry_out(struct fake_ring_script *script, const int *files, cons
     const int64_t result = fake_ring_do(files, request);
     const int64_t place = request->offset_bytes / SW_OPTIMIZER_GRAIN_BYTES;
     if (request->op == SW_RING_READ && request->bytes % SW_OPTIMIZER_GRAIN_BYTES == 0 && !self->read[place]) {
-        self->read[place] = true;
+        self->read[place] = !self->damaged;
         ((unsigned char *)request->buf)[0] ^= 1;
     }
     return result;
@@ -84,9 +84,46 @@ static void no_weight_is_used_before_it_was_checked(void **state) {
     free(wanted);
 }
 
+/* Opens a reader of the first stores of a unit that two of them have. */
+static struct sw_state_reader *open_some(const char *folder, const struct sw_units *units, int count,
+                                         struct careless careless[STORES]) {
+    struct sw_open_stores stores = {.count = count, .store = calloc((size_t)count, sizeof(struct sw_store *))};
+    struct sw_state_reader *reader;
+    for (int rank = 0; rank < count; rank++) {
+        char name[8] = {(char)('a' + rank)};
+        const struct store_directories directories = make_store_directories(new_subdirectory(folder, name), 1);
+        stores.store[rank] = make_store(&directories, rank, &careless[rank]);
+    }
+    CHECK_OK(sw_state_take_stores(&stores, units, 1, &reader));
+    return reader;
+}
+
+static void damage_and_what_is_missing_are_refused(void **state) {
+    struct sw_unit unit = {
+        .grains = GRAINS, .wide_grain = GRAINS, .replicated_grain = GRAINS, .elems = GRAINS * (int64_t)SW_GRAIN_ELEMS};
+    const struct sw_units units = {.unit = &unit, .count = 1};
+    char *records = malloc(2 * (size_t)SW_OPTIMIZER_GRAIN_BYTES);
+    for (int damaged = 0; damaged < 2; damaged++) {
+        struct careless careless[STORES];
+        char name[8] = {(char)('m' + damaged)};
+        struct sw_state_reader *reader =
+            open_some(new_subdirectory(*state, name), &units, damaged ? STORES : 1, careless);
+        struct sw_load load;
+        CHECK_OK(sw_state_load(reader, &units, &load));
+        careless[0].damaged = damaged;
+        const sw_status status = load.prepare(load.context, 0, 0, unit.elems);
+        CHECK_FAILS(status, SW_ERR_CORRUPT, damaged ? "wrong checksum, read twice" : "has grain 10 of unit 0");
+        if (!damaged)
+            CHECK_FAILS(sw_state_records(reader, 0, 0, HALF - 1, 2, records), SW_ERR_CORRUPT, "has grain 10 of unit 0");
+        sw_state_close(reader);
+    }
+    free(records);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(no_weight_is_used_before_it_was_checked, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(damage_and_what_is_missing_are_refused, make_directory, remove_directory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
