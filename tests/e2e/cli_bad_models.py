@@ -219,7 +219,8 @@ def values_that_are_not_finite():
         shape, values = GOOD[wrong]
         weights = hf_folder.safetensors({**GOOD, wrong: (shape, [*values[:77], value, *values[78:]])})
         table.append((name, folder(name, hf_folder.config(), weights), wrong, "77"))
-    return refused_as(table)
+    frozen = [*train(table[0][1]), "--freeze", "blocks:1"]
+    return refused_as(table) + program.refused("frozen nan", frozen, wrong, "77", watched=[SCRATCH])
 
 
 def what_names_no_model():

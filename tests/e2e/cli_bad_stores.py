@@ -4,9 +4,11 @@ import json
 import os
 import random
 import shutil
+import subprocess
 
 import program
 from program import STORE, script_test
+from ranks_jobs import threads
 
 SCRATCH = program.scratch_folder()
 DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(3, 20000))
@@ -67,7 +69,7 @@ def folders_that_cannot_hold_a_store():
 def what_is_no_run():
     os.mkdir(path("empty"))
     return refused_as([("a missing folder", ["resume", path("nothing")], "nothing"),
-                       ("an empty folder", ["resume", path("empty")], "run.json"),
+                       ("an empty folder", ["resume", path("empty")], "is not the folder of a run", "run.json"),
                        ("a file", ["resume", DATA], "data.txt"),
                        ("export of nothing", ["export", path("nothing"), path("out")], "nothing"),
                        ("generate from nothing", ["generate", path("nothing"), "--prompt", "a"], "nothing")])
@@ -100,10 +102,15 @@ def damaged_descriptions():
         ("data left out", ["resume", with_text("dataless", json.dumps({**right, "settings": {
             name: value for name, value in right["settings"].items() if name != "data"}}))], "run.json", "--data"),
         ("an unknown setting", ["resume", with_settings("odd", colour="red")], "run.json", "colour"),
-        ("another model", ["resume", with_text("other", json.dumps({**right, "config": {**right["config"],
-                                                                                        "n_layer": 3}}))], "model"),
         ("run.json cut, exported", ["export", cut, path("out")], "run.json"),
     ])
+    other = with_text("other", json.dumps({**right, "config": {**right["config"], "n_layer": 3}}))
+    problems += refused_as([(f"another model: {command}", [command, other, *more], "model than")
+                            for command, *more in (("resume",), ("export", path("out")))])
+    ended = program.limits.run(threads(2, program.command("resume", other, "--steps", 4)), stdin=subprocess.DEVNULL,
+                               capture_output=True, text=True, check=False)
+    if ended.returncode != 1 or "another model than run.json" not in ended.stderr or os.path.exists(os.path.join(other, "rank-0-of-2")):
+        problems.append(f"another model on two ranks: status {ended.returncode}: {ended.stderr[-800:]}")
     return problems + resumes("the run itself", run, 4)
 
 

@@ -132,15 +132,19 @@ def place_of(file, name):
     return 8 + length + begin, end - begin
 
 
-def change(file, name, bits=1, at=None):
-    """Changes a byte in the middle of a tensor. Returns its offset."""
-    offset, size = place_of(file, name)
-    offset += size // 2 if at is None else at
+def flip(file, offset, bits=1):
     with open(file, "r+b") as opened:
         opened.seek(offset)
         byte = opened.read(1)[0]
         opened.seek(offset)
         opened.write(bytes([byte ^ bits]))
+
+
+def change(file, name, bits=1, at=None):
+    """Changes a byte in the middle of a tensor. Returns its offset."""
+    offset, size = place_of(file, name)
+    offset += size // 2 if at is None else at
+    flip(file, offset, bits)
     return offset
 
 
@@ -296,6 +300,11 @@ def another_model_is_refused():
     problems = []
     problems += refused_by_all("another model", "own", "another model", "--model DIR", more=["--model", other])
     problems += refused_by_all("a smaller model", "own", "shape", more=["--model", small])
+    # Damage of the checksums is not that of the model.
+    for offset in (8, PAGE_BYTES + 3, os.path.getsize(path("own", FROZEN_FILE)) - 1):
+        flip(path("own", FROZEN_FILE), offset)
+        problems += program.refused(f"byte {offset} of the checksums", ["export", path("own"), path("none")], FROZEN_FILE)
+        flip(path("own", FROZEN_FILE), offset)
     program.must("resume", path("own"), "--steps", HALF + 1)
     program.must(*train("whole", "--init", steps=1))
     return (problems

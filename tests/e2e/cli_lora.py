@@ -185,6 +185,9 @@ def another_group_goes_on():
         problems += far(run, path(run), path("alone"), lambda line: "grad_norm" in line, tolerance=1e-5)
         verified = json.loads(program.must("verify", path(run), "--json").out)
         problems += [] if verified["bad"] == [] else [f"{run}: verify says {verified['bad']}"]
+    ranks_of(2, *train("base-group", *LORA, "--base-format", "nf4", "--tensor", 2, model=QWEN2, steps=1))
+    told = [program.must("resume", path("base-group"), "--steps", steps, "--tensor", 1).err.count("rounded anew") for steps in (2, 3)]
+    problems += [] if told == [1, 0] else [f"resumes of a quantized base say so {told} times"]
     ranks_of(2, *train("narrow-group", *LORA, "--tensor", 2, model=QWEN2, steps=HALF))
     return problems + program.refused("another format of a group's state",
                                       ["resume", path("narrow-group"), "--steps", STEPS, "--tensor", 1, "--optimizer-state", "bf16"],

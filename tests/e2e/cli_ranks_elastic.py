@@ -143,6 +143,41 @@ def readers_take_the_newest_step_of_all_ranks():
     return problems
 
 
+def stores_of_two_copies_are_not_mixed():
+    """Both have the step, and each its own commit of it: a resume on as many ranks or on others compares them."""
+    together(3, train("first-copy", STEPS, "--place", NVME))
+    shutil.copytree(path("first-copy"), path("second-copy"))
+    for name in ("first-copy", "second-copy"):
+        resume(3, name, STEPS + 1)
+    mixed, problems = path(with_store_of("first-copy", 1, "second-copy")), []
+    for ranks in (3, 2):
+        done = limits.run(threads(ranks, command("resume", mixed, "--steps", STEPS + 2)), stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, check=False)
+        if done.returncode == 0 or "give each rank the store that the run has of it" not in done.stderr:
+            problems.append(f"{ranks} ranks: status {done.returncode}: {done.stderr[-1500:]}")
+        problems += [] if len(os.listdir(mixed)) == len(os.listdir(path("first-copy"))) else [f"{ranks} ranks: {os.listdir(mixed)}"]
+    return problems
+
+
+def what_differs_between_machines_is_refused():
+    """Weights that a run leaves in the model's folder, and a flag that not every rank has."""
+    problems = []
+    for number in range(2):
+        os.makedirs(path(f"machine-{number}"))
+        hf_folder.make(os.path.join(path(f"machine-{number}"), "model"), hf_folder.config(), hf_folder.safetensors(hf_folder.tensors(3 + number)))
+    arguments = train("different", STEPS, "--freeze", "blocks:0", model="model")
+    arguments.remove("--init")
+    together(2, train("before", STEPS))
+    for what, parts, words in (
+            ("weights", [(1, arguments, path(f"machine-{number}")) for number in range(2)], "loaded different weights"),
+            ("--previous", [(1, command("resume", path("before"), *more), path("machine-0")) for more in ((), ("--previous",))],
+             "give it to every rank or to none")):
+        done = limits.run(mpirun(*parts), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        if done.returncode == 0 or words not in done.stderr:
+            problems.append(f"{what}: status {done.returncode}: {done.stderr[-1500:]}")
+    return problems + (["a start is left"] if os.path.exists(path("different")) else [])
+
+
 def the_folder_of_a_run_is_one_for_all_ranks():
     """Each rank works in a folder of its own, and the run's is named from there."""
     here, there = path("here"), path("there")
@@ -211,5 +246,6 @@ def drives_of_ranks_are_named_by_their_numbers():
 
 script_test.run(any_number_of_ranks_has_the_same_state, exports_on_the_way_are_of_all_ranks,
                 stores_of_another_run_stay, training_goes_on_as_on_one_rank, units_of_several_pieces_change_ranks,
-                readers_take_the_newest_step_of_all_ranks, the_folder_of_a_run_is_one_for_all_ranks, ranks_may_be_given_drives_of_their_own,
+                readers_take_the_newest_step_of_all_ranks, stores_of_two_copies_are_not_mixed, what_differs_between_machines_is_refused,
+                the_folder_of_a_run_is_one_for_all_ranks, ranks_may_be_given_drives_of_their_own,
                 stores_over_several_drives_change_ranks, drives_of_ranks_are_named_by_their_numbers)

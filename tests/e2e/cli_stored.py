@@ -329,6 +329,10 @@ def other_commands_know_a_stored_base():
         for name in (run, run + "-plain"):
             program.must("export", path(name), path(name + "-out"), "--merge")
         merged = [tensors_of(path(name + "-out")) for name in (run, run + "-plain")]
+        ended = program.limits.run(threads(2, program.command("eval", path(run), "--data", VAL, "--tensor", 2)), capture_output=True,
+                                   text=True, check=False)
+        if ended.returncode != 1 or "several ranks cannot divide" not in ended.stderr:
+            problems.append(f"{kind}: two ranks evaluate: status {ended.returncode}: {ended.stderr[-500:]}")
         if abs(loss - logged) > 1e-9 * logged or texts[0] != texts[1] or report["bad"] != [] or merged[0] != merged[1]:
             problems.append(f"{kind}: losses {loss} and {logged}, texts {texts}, bad {report['bad']}")
     return problems
