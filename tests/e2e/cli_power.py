@@ -30,6 +30,7 @@ SHAPE = ("--seq", 16, "--micro-batch", 1, "--batch-tokens", 32, "--threads", 1, 
          "--schedule-steps", 20, "--allow-buffered")
 NVME = ("--place", "grads=host,optimizer=nvme")
 WEIGHTS_AWAY = ("--place", "weights=nvme,grads=nvme,optimizer=nvme")
+TRAINED_AWAY, TRAINED_NEAR = (("--place", f"{WEIGHTS_AWAY[1]},trained={tier}") for tier in ("nvme", "host"))
 found = collections.Counter()
 
 
@@ -48,7 +49,7 @@ def resume(steps, *more):
 EACH_STEP = ("--export-every", 1, "--keep", 50)
 JUDGED = ("--val", "10%", "--early-stop", 9, "--eval-every")
 
-FORM = ("--optimizer-state", "8bit")
+FORM, LORA, NF4 = ("--optimizer-state", "8bit"), ("--lora", 2), ("--base-format", "nf4")
 GROUP, NO_GROUP = ("--tensor", 2), ("--tensor", 1)
 
 # Each of (ranks, command)...: what is recorded.
@@ -66,6 +67,12 @@ LIVES = {
     "base": ((1, train_from_weights(3, *NVME, "--freeze", "*.mlp.*", *EACH_STEP)), (1, resume(4))),
     "base on a drive": ((1, train_from_weights(2, *WEIGHTS_AWAY, "--freeze", "*.mlp.*", *EACH_STEP)), (1, resume(3)),
                         (1, resume(4, *NVME)), (1, resume(5, *WEIGHTS_AWAY))),
+    "adapters": ((1, train_from_weights(3, *NVME, *LORA, *JUDGED, 1, "--export-every", 2, "--keep", 1)), (1, resume(5))),
+    "adapters near": ((1, train_from_weights(2, *TRAINED_NEAR, *LORA, *NF4, *EACH_STEP)), (1, resume(3)), (1, resume(4, *TRAINED_AWAY)),
+                      (1, resume(5, *NVME))),
+    "adapters away": ((1, train_from_weights(2, *TRAINED_AWAY, *LORA, "--base-format", "int8", *FORM, *EACH_STEP)),
+                      (1, resume(3, *TRAINED_NEAR)), (1, resume(4, *NVME))),
+    "adapters of ranks": ((2, train_from_weights(2, *TRAINED_NEAR, *LORA, *NF4, *EACH_STEP)), (1, resume(3, *TRAINED_AWAY)), (2, resume(4))),
     "another form": ((1, train(3, *NVME, *EACH_STEP)), (1, resume(4, *FORM))),
     "group": ((2, train(3, *NVME, *GROUP, *JUDGED, 1, *EACH_STEP)), (2, resume(4))),
     "larger group": ((1, train(2, *NVME, *EACH_STEP)), (2, resume(3, *GROUP)), (2, resume(4, *NO_GROUP))),
@@ -97,11 +104,13 @@ def must(ranks, command, environment=None):
 
 
 def weights_of(folder):
-    """The digest of an export that is whole; None."""
+    """The digest of an export that is whole, of a model or of adapters; None."""
+    of_adapters = os.path.exists(os.path.join(folder, "adapter_config.json"))
+    config, weights = ("adapter_config.json", "adapter_model.safetensors") if of_adapters else ("config.json", "model.safetensors")
     try:
-        with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
+        with open(os.path.join(folder, config), encoding="utf-8") as file:
             json.load(file)
-        with open(os.path.join(folder, "model.safetensors"), "rb") as file:
+        with open(os.path.join(folder, weights), "rb") as file:
             return hashlib.sha256(file.read()).hexdigest()
     except (OSError, ValueError):
         return None
