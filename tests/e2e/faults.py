@@ -40,11 +40,11 @@ FAULTS = os.path.join(SCRATCH, "faults")
 CLEAN = {**os.environ, "TMPDIR": os.path.join(WORK, "tmp"), "XDG_CACHE_HOME": os.path.join(WORK, "cache")}
 
 
-def start(data, sequences=1):
+def start(data, sequences=1, place="grads=host,optimizer=nvme"):
     """A run on a file of the scratch folder with so many sequences a step, which evaluates, exports and samples."""
     return ("train", "--model", "model", "--data", data, "--steps", 2, "--seq", 64, "--micro-batch", sequences, "--batch-tokens",
             64 * sequences, "--threads", 1, "--precision", "fp32", "--allow-buffered", "--schedule-steps", 20, "--place",
-            "grads=host,optimizer=nvme", "--run", "work/run", "--val", "10%", "--eval-every", 1, "--export-every", 1, "--keep", 1,
+            place, "--run", "work/run", "--val", "10%", "--eval-every", 1, "--export-every", 1, "--keep", 1,
             "--sample-every", 2, "--sample-tokens", 2, "--sample-prompt", "a")
 
 
@@ -271,6 +271,9 @@ def make_inputs():
 TOKENIZES = ("tokenize", "--model", MODEL, "--data", DATA, "--out", TOKENS, "--threads", 1)
 ON_A_BASE = (*STARTS, "--freeze", "*.mlp.*")  # frozen weights stay in the model's folder
 WITH_ADAPTERS = (*STARTS, "--lora", 2)
+AWAY = "weights=nvme,grads=nvme,optimizer=nvme,trained="
+# Adapters on the host beside a base in nf4 on a drive; then both on the drive.
+OVER_A_DRIVE = (*start("chats.jsonl", place=AWAY + "host"), "--lora", 2, "--base-format", "nf4")
 ON_PAIRS = (*start("pairs.jsonl", 2), "--dpo")
 # Each command, and those before it.
 COMMANDS = {"train": (STARTS,), "resume": (RESUMES, STARTS), "conversion": ((*RESUMES, "--optimizer-state", "bf16"), STARTS),
@@ -278,6 +281,7 @@ COMMANDS = {"train": (STARTS,), "resume": (RESUMES, STARTS), "conversion": ((*RE
             "tokenize anew": ((*TOKENIZES, "--pack", 64), TOKENIZES), "train on a base": (ON_A_BASE,),
             "resume on a base": ((*RESUMES, "--model", os.path.join(SCRATCH, "moved")), ON_A_BASE),
             "export of a base": (("export", RUN, OUT), ON_A_BASE), "export of adapters": (("export", RUN, OUT), WITH_ADAPTERS),
+            "train over a drive": (OVER_A_DRIVE,), "resume over a drive": ((*RESUMES, "--place", AWAY + "nvme"), OVER_A_DRIVE),
             "train on pairs": (ON_PAIRS,),
             "export merged": (("export", RUN, OUT, "--merge"), WITH_ADAPTERS)}
 
