@@ -69,8 +69,9 @@ struct product {
 static sw_status cpu_check(dnnl_status_t status, const char *what) {
     if (status == dnnl_success)
         return SW_OK;
-    const sw_status code = status == dnnl_out_of_memory ? SW_ERR_NOMEM : SW_ERR_INTERNAL;
-    return sw_fail(code, "oneDNN could not %s (its status %d)", what, (int)status);
+    if (status == dnnl_out_of_memory)
+        return sw_fail(SW_ERR_NOMEM, "no memory for oneDNN to %s", what);
+    return sw_fail(SW_ERR_INTERNAL, "oneDNN could not %s (its status %d)", what, (int)status);
 }
 
 /* oneDNN reads the number of threads when a primitive is made and when it runs. Both must see the same number and get
