@@ -37,7 +37,7 @@ TESTS = ("io:store", "io:layout", "run:rank_stores", "run:departure", "job:room"
          "e2e:cli_durability", "e2e:cli_interrupted", "e2e:cli_runs", "e2e:cli_freeze", "e2e:cli_export", "e2e:cli_power",
          "e2e:cli_ranks_elastic", "e2e:cli_small_disks", "e2e:cli_optimizer_state", "e2e:cli_loading", "e2e:cli_room",
          "e2e:cli_early_stop", "e2e:cli_generate", "e2e:cli_tensor", "e2e:cli_ranks_tensor", "run:run_json", "run:store_reader",
-         "e2e:cli_adapters", "e2e:cli_base", "e2e:cli_dpo", "e2e:cli_lora")
+         "e2e:cli_adapters", "e2e:cli_base", "e2e:cli_dpo", "e2e:cli_lora", "e2e:cli_stored", "e2e:cli_bad_models", "run:frozen")
 SLOWER = 3  # a mutant's case may take so many times its seconds, and STILL_S more
 STILL_S = 10
 FIRST_S = 4  # the seconds that each mutant gets first; MORE times as many in each further round
@@ -55,9 +55,10 @@ def described(what):
 
 
 def declared(names, among=TESTS):
-    """Returns the tests among these whose labels begin so, by label."""
+    """Returns the tests among these that have cases whose labels begin so, by label."""
     labels = {f"{test['suite'][0].split(':')[-1]}:{test['name']}": test for test in described("tests")}
-    return {label: test for label, test in labels.items() if label.startswith(among) and label.startswith(names)}
+    return {label: test for label, test in labels.items()
+            if label.startswith(among) and (label.startswith(names) or any(name.startswith(f"{label}:") for name in names))}
 
 
 def build(tests):
@@ -294,7 +295,7 @@ def write(path, seed, mutants):
 def options_of():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="conditions whose path begins so, such as io/store/open.c")
-    parser.add_argument("--tests", default="", help="only those whose AREA:NAME begins with one of these, separated by commas")
+    parser.add_argument("--tests", default="", help="only cases whose AREA:NAME:CASE begins with one of these, separated by commas")
     parser.add_argument("--share", type=float, default=1.0, help="of the conditions, chosen by --seed")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--most-seconds", type=float, default=60.0, help="cases that take longer are left out")
@@ -311,7 +312,8 @@ def options_of():
 def main():
     options = options_of()
     end = time.monotonic() + 60 * options.minutes if options.minutes else float("inf")
-    tests = declared(tuple(options.tests.split(",")))
+    names = tuple(options.tests.split(","))
+    tests = declared(names)
     faults = declared(FAULTS, FAULTS)[FAULTS]
     build([*tests.values(), faults])
     lines = texts()
@@ -322,7 +324,7 @@ def main():
     mutants = [Mutant(condition, lines[condition], forced, places[condition]) for condition in chosen for forced in (True, False)]
     if options.go_on:
         take_known(options.go_on, mutants)
-    cases = cases_of(tests.items())
+    cases = {label: case for label, case in cases_of(tests.items()).items() if label.startswith(names)}
     first = collections.defaultdict(set)
     for result in read_results(options.first) if options.first else ():
         first[result["condition"].split(":")[0], result["text"]].add(result["by"])
