@@ -97,9 +97,13 @@ static sw_status add_scratch_needs(struct sw_store *store, const struct sw_store
     int64_t ends[SW_STORE_MAX_FILES];
     for (int file = 0; file < store->file_count; file++)
         ends[file] = store->files[file].sealed_bytes;
+    sw_store_kind before = SW_STORE_OPTIMIZER;
     for (int i = 0; i < spec->scratch_count; i++) {
         struct sw_area area;
-        leave_gap(store, i > 0 ? spec->scratch[i - 1].kind : SW_STORE_OPTIMIZER, spec->scratch[i].kind, ends);
+        if (spec->scratch[i].kind == SW_STORE_IN_PLACE)
+            continue;
+        leave_gap(store, before, spec->scratch[i].kind, ends);
+        before = spec->scratch[i].kind;
         const sw_status status =
             sw_area_init(&area, store->unit_count, store->file_count, spec->scratch[i].grain_bytes);
         if (status == SW_OK)
@@ -362,12 +366,24 @@ sw_status sw_store_create(const struct sw_store_spec *spec, sw_store_progress pr
 
 /* Adds scratch areas: room after the sealed part of the files, for state that is never committed. */
 
+/* Gives grains that are read in place their numbers, and no offsets. */
+static sw_status place_nowhere(struct sw_area *area, const struct sw_store_scratch *scratch) {
+    for (int64_t unit = 0; unit < area->unit_count; unit++)
+        area->extents[unit] =
+            (struct sw_extent){.first_grain = scratch->unit_first != NULL ? scratch->unit_first[unit] : 0,
+                               .grains = scratch->unit_grains[unit],
+                               .stripe_grains = 1};
+    return sw_area_finish(area);
+}
+
 sw_status sw_store_add_scratch(struct sw_store *store, const struct sw_store_scratch *scratch) {
     assert(scratch->kind > SW_STORE_OPTIMIZER && scratch->kind < SW_STORE_KINDS);
     assert(scratch->grain_bytes > 0 && scratch->grain_bytes % SW_FORMAT_PAGE_BYTES == 0);
     struct sw_area *area = &store->areas[scratch->kind][0];
     assert(area->extents == NULL && atomic_load(&store->open_lanes) == 0);
     SW_TRY(sw_area_init(area, store->unit_count, store->file_count, scratch->grain_bytes));
+    if (scratch->kind == SW_STORE_IN_PLACE)
+        return place_nowhere(area, scratch);
     int64_t ends[SW_STORE_MAX_FILES];
     for (int file = 0; file < store->file_count; file++)
         ends[file] = store->files[file].end_bytes;

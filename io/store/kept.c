@@ -23,12 +23,12 @@ struct kept_header {
 };
 static_assert(sizeof(struct kept_header) == 56, "on-disk layout");
 
-static const sw_store_kind kinds[] = {SW_STORE_BASE, SW_STORE_FROZEN};
+static const sw_store_kind kinds[] = {SW_STORE_BASE, SW_STORE_FROZEN, SW_STORE_IN_PLACE};
 enum { KINDS = sizeof kinds / sizeof kinds[0], REQUEST_PAGES = 16384 };
 static_assert((int64_t)REQUEST_PAGES * SW_FORMAT_PAGE_BYTES <= SW_RING_MAX_REQUEST_BYTES, "one request takes them");
 
 bool sw_store_keeps(sw_store_kind kind) {
-    return kind == SW_STORE_BASE || kind == SW_STORE_FROZEN;
+    return kind == SW_STORE_BASE || kind == SW_STORE_FROZEN || kind == SW_STORE_IN_PLACE;
 }
 
 int64_t sw_store_kept_pages(int64_t grains) {
@@ -56,6 +56,7 @@ static uint64_t layout_of(const struct sw_store *store) {
             const int64_t parts[] = {(int64_t)digest,     kinds[k],       area->grain_bytes,
                                      extent->first_grain, extent->grains, extent->stripe_grains,
                                      extent->first_file};
+            /* Grains that are read in place have no offsets: the area has zeros there. */
             const uint64_t both[] = {sw_checksum(parts, sizeof parts),
                                      sw_checksum(area->offsets + unit * area->file_count,
                                                  area->file_count * (int64_t)sizeof *area->offsets)};

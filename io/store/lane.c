@@ -23,6 +23,8 @@ struct lane_transfer {
     int64_t issued;      /* grains handed to the queue */
     int blocks_active;   /* blocks of this transfer in flight */
     int64_t grain_bytes; /* bytes moved per grain; a block has several grains only if they move whole */
+    int64_t at_bytes;    /* in place: the first byte of the unit that no read has been issued for */
+    bool again;          /* in place: all of it is being read again, after a wrong checksum */
 };
 
 /* A run of a transfer's grains: one request of the queue. */
@@ -31,6 +33,9 @@ struct lane_block {
     struct sw_file_run run;
     int64_t first_grain;
     bool again; /* it is being read again, after a wrong checksum */
+    /* In place: the read, and the number of the room that it goes through. `run` is not used then. */
+    struct sw_borrowed_read read;
+    int room;
 };
 
 /* A queue of indices of transfers. */
@@ -48,6 +53,8 @@ struct sw_store_lane {
     struct lane_block *blocks;                   /* `depth` entries */
     int *unused_blocks;
     int unused_block_count;
+    int unused_rooms[SW_STORE_IN_PLACE_READS];
+    int unused_room_count;
     int outstanding;  /* transfers submitted and not yet reaped */
     sw_status failed; /* the first error; afterwards nothing is accepted */
 };
@@ -104,6 +111,8 @@ sw_status sw_store_lane_open(struct sw_store *store, int depth, struct sw_store_
     }
     for (int i = 0; i < depth; i++)
         lane->unused_blocks[lane->unused_block_count++] = i;
+    for (int i = 0; i < SW_STORE_IN_PLACE_READS; i++)
+        lane->unused_rooms[lane->unused_room_count++] = i;
     for (int i = 0; i < SW_STORE_LANE_TRANSFERS; i++)
         ring_push(&lane->unused, i);
     SW_TRY_GOTO(sw_store_open_queue(store, depth, &lane->queue), failed);
@@ -136,10 +145,28 @@ static sw_ring_op op_of(const struct sw_store_transfer *request) {
     return request->write ? SW_RING_WRITE : SW_RING_READ;
 }
 
+static bool is_in_place(const struct lane_transfer *transfer) {
+    return transfer->request.kind == SW_STORE_IN_PLACE;
+}
+
+/* Returns where a read in place arrives. */
+static char *room_of(const struct sw_store_lane *lane, const struct lane_block *block) {
+    return lane->store->borrowed.rooms + block->room * lane->store->borrowed.room_bytes;
+}
+
 static void put_block(struct sw_store_lane *lane, int index) {
     const struct lane_block *block = &lane->blocks[index];
     const struct lane_transfer *transfer = &lane->transfers[block->transfer];
     const struct sw_store_transfer *request = &transfer->request;
+    if (is_in_place(transfer)) {
+        sw_queue_put(lane->queue, &(struct sw_ring_request){.op = SW_RING_READ,
+                                                            .file = lane->store->file_count + block->read.file,
+                                                            .offset_bytes = block->read.first_bytes,
+                                                            .bytes = block->read.moved_bytes,
+                                                            .buf = room_of(lane, block),
+                                                            .tag = (uint64_t)index});
+        return;
+    }
     const int64_t grain_bytes = area_of(lane, request)->grain_bytes;
     sw_queue_put(lane->queue,
                  &(struct sw_ring_request){
@@ -161,13 +188,81 @@ static int64_t next_block_grains(const struct sw_area *area, const struct lane_t
     return sw_div_up(grains_left, sw_div_up(grains_left, most));
 }
 
+/* Returns the first byte of a transfer, from the start of the unit's grain 0. */
+static int64_t first_byte(const struct sw_store_lane *lane, const struct sw_store_transfer *request) {
+    return request->first_grain * area_of(lane, request)->grain_bytes;
+}
+
+/* Copies bytes that were read in place to where the transfer wants them. */
+static void copy_read(const struct sw_store_lane *lane, const struct sw_store_transfer *request,
+                      const struct sw_borrowed_read *read, const char *room, int64_t at_bytes, int64_t bytes) {
+    sw_borrowed_copy(lane->store, read, room, at_bytes, bytes,
+                     (char *)request->buf + at_bytes - first_byte(lane, request));
+}
+
+/* Notes that a grain could not be read, if it is one that later processes would take over. Passes on the status. */
+static sw_status lose(const struct sw_store_lane *lane, const struct sw_store_transfer *request, int64_t grain,
+                      sw_status status) {
+    if (!request->write && sw_store_keeps(request->kind))
+        sw_store_lose_kept(lane->store, request->kind, request->unit, grain);
+    return status;
+}
+
+/* Ends a transfer in place whose reads have all arrived, or begins it once more if a grain's checksum is wrong. */
+static sw_status end_in_place(struct sw_store_lane *lane, int index) {
+    struct lane_transfer *transfer = &lane->transfers[index];
+    const struct sw_store_transfer *request = &transfer->request;
+    const int64_t bad = sw_borrowed_check(lane->store, request);
+    if (bad >= 0 && transfer->again)
+        return lose(lane, request, bad, sw_borrowed_refuse(lane->store, request, bad));
+    if (bad < 0) {
+        ring_push(&lane->finished, index);
+        return SW_OK;
+    }
+    transfer->again = true;
+    transfer->issued = 0;
+    transfer->at_bytes = first_byte(lane, request);
+    ring_push(&lane->waiting, index);
+    return SW_OK;
+}
+
+/* Issues the next read of a transfer in place, or takes it from the tail of its file. */
+static sw_status issue_read(struct sw_store_lane *lane, int index) {
+    struct lane_transfer *transfer = &lane->transfers[index];
+    const struct sw_store_transfer *request = &transfer->request;
+    const int64_t end_bytes = first_byte(lane, request) + request->grains * area_of(lane, request)->grain_bytes;
+    struct sw_borrowed_read read;
+    if (!sw_borrowed_next(lane->store, request->unit, transfer->at_bytes, end_bytes, &read)) {
+        transfer->issued = request->grains;
+        ring_pop(&lane->waiting);
+        return transfer->blocks_active == 0 ? end_in_place(lane, index) : SW_OK;
+    }
+    transfer->at_bytes = read.at_bytes + read.bytes;
+    if (read.moved_bytes == 0) {
+        copy_read(lane, request, &read, NULL, read.at_bytes, read.bytes);
+        return SW_OK;
+    }
+    const int block = lane->unused_blocks[--lane->unused_block_count];
+    lane->blocks[block] =
+        (struct lane_block){.transfer = index, .read = read, .room = lane->unused_rooms[--lane->unused_room_count]};
+    transfer->blocks_active++;
+    put_block(lane, block);
+    return SW_OK;
+}
+
 /* Hands blocks of waiting transfers to the queue, in order, while there is room. */
-static void issue_blocks(struct sw_store_lane *lane) {
+static sw_status issue_blocks(struct sw_store_lane *lane) {
     while (lane->unused_block_count > 0 && ring_count(&lane->waiting) > 0) {
         const int index = ring_peek(&lane->waiting);
         struct lane_transfer *transfer = &lane->transfers[index];
         const struct sw_store_transfer *request = &transfer->request;
         const struct sw_area *area = area_of(lane, request);
+        if (is_in_place(transfer)) {
+            if (lane->unused_room_count == 0)
+                return SW_OK;
+            SW_TRY(issue_read(lane, index));
+            continue;
+        }
         const int64_t first = request->first_grain + transfer->issued;
         const int block = lane->unused_blocks[--lane->unused_block_count];
         lane->blocks[block] = (struct lane_block){
@@ -181,6 +276,7 @@ static void issue_blocks(struct sw_store_lane *lane) {
             ring_pop(&lane->waiting);
         put_block(lane, block);
     }
+    return SW_OK;
 }
 
 /* Writes "grain 3 of unit 2 (optimizer, generation 1, step 7)" into text and returns it. */
@@ -189,7 +285,8 @@ static const char *name_grain(const struct sw_store_transfer *request, int64_t g
         [SW_STORE_OPTIMIZER] = "optimizer",       [SW_STORE_GRADS] = "grads",
         [SW_STORE_WEIGHTS] = "weights",           [SW_STORE_ACTS] = "acts",
         [SW_STORE_ACCUMULATORS] = "accumulators", [SW_STORE_BASE] = "base",
-        [SW_STORE_FROZEN] = "frozen weights",     [SW_STORE_KEPT_SUMS] = "checksums"};
+        [SW_STORE_FROZEN] = "frozen weights",     [SW_STORE_KEPT_SUMS] = "checksums",
+        [SW_STORE_IN_PLACE] = "frozen weights"};
     snprintf(text, TRANSFER_NAME_CHARS, "grain %lld of unit %lld (%s, generation %d, step %lld)", (long long)grain,
              (long long)request->unit, kinds[request->kind], request->generation, (long long)request->step);
     return text;
@@ -252,18 +349,23 @@ sw_status sw_store_submit(struct sw_store_lane *lane, const struct sw_store_tran
         return sw_fail(SW_ERR_BUSY, "an I/O lane takes %d transfers at once", SW_STORE_LANE_TRANSFERS);
     const int index = ring_pop(&lane->unused);
     struct sw_area *area = area_of(lane, transfer);
-    lane->transfers[index] =
-        (struct lane_transfer){.request = *transfer, .grain_bytes = moved_grain_bytes(lane->store, area, transfer)};
-    ring_push(&lane->waiting, index);
+    const bool is_kept_elsewhere = transfer->write && transfer->kind == SW_STORE_IN_PLACE;
+    lane->transfers[index] = (struct lane_transfer){.request = *transfer,
+                                                    .grain_bytes = moved_grain_bytes(lane->store, area, transfer),
+                                                    .at_bytes = first_byte(lane, transfer)};
+    ring_push(is_kept_elsewhere ? &lane->finished : &lane->waiting, index);
     lane->outstanding++;
+    if (!transfer->write && transfer->kind == SW_STORE_IN_PLACE)
+        sw_borrowed_zero(lane->store, transfer);
     if (transfer->write && sw_store_keeps(transfer->kind))
         atomic_store(&lane->store->kept_complete, false);
     if (transfer->write)
         record_sums(area, transfer);
     if (transfer->write && transfer->kind == SW_STORE_OPTIMIZER)
         atomic_store(&lane->store->previous_step, -1);
-    issue_blocks(lane);
-    const sw_status status = sw_queue_start(lane->queue);
+    sw_status status = issue_blocks(lane);
+    if (status == SW_OK)
+        status = sw_queue_start(lane->queue);
     return status == SW_OK ? SW_OK : fail_lane(lane, status);
 }
 
@@ -323,7 +425,10 @@ static sw_status report_corrupt(const struct sw_store_lane *lane, const struct l
 static int64_t bad_sector_grain(const struct sw_store_lane *lane, const struct lane_block *block,
                                 const struct sw_queue_result *result) {
     const struct sw_store_transfer *request = &lane->transfers[block->transfer].request;
-    return block->first_grain + (result->offset_bytes - block->run.offset_bytes) / area_of(lane, request)->grain_bytes;
+    const int64_t grain_bytes = area_of(lane, request)->grain_bytes;
+    if (request->kind == SW_STORE_IN_PLACE)
+        return sw_max_i64(0, block->read.at_bytes + result->offset_bytes - block->read.offset_bytes) / grain_bytes;
+    return block->first_grain + (result->offset_bytes - block->run.offset_bytes) / grain_bytes;
 }
 
 static sw_status report_io(const struct sw_store_lane *lane, const struct lane_block *block,
@@ -332,30 +437,63 @@ static sw_status report_io(const struct sw_store_lane *lane, const struct lane_b
     const int64_t grain = bad_sector_grain(lane, block, result);
     char name[TRANSFER_NAME_CHARS], advice[ADVICE_CHARS];
     const bool lost = !request->write && is_committed(lane->store, request);
-    const sw_status status = sw_store_io_error(lane->store, block->run.file, op_of(request), result);
+    const int file = request->kind == SW_STORE_IN_PLACE ? lane->store->file_count + block->read.file : block->run.file;
+    const sw_status status = sw_store_io_error(lane->store, file, op_of(request), result);
     return sw_fail_while(status, "%s %s%s%s", request->write ? "writing" : "reading", name_grain(request, grain, name),
                          lost ? ", " : "", lost ? advise(lane->store, advice) : "");
 }
 
-/* Notes that a grain could not be read, if it is one that later processes would take over. Passes on the status. */
-static sw_status lose(const struct sw_store_lane *lane, const struct lane_block *block, int64_t grain,
-                      sw_status status) {
+/* Copies a read in place grain by grain, so that each is checked while the caches have it. Returns the first grain that
+ * the read has whole and whose checksum is wrong, or -1. */
+static int64_t take_read(const struct sw_store_lane *lane, const struct lane_block *block) {
     const struct sw_store_transfer *request = &lane->transfers[block->transfer].request;
-    if (!request->write && sw_store_keeps(request->kind))
-        sw_store_lose_kept(lane->store, request->kind, request->unit, grain);
-    return status;
+    const int64_t grain_bytes = area_of(lane, request)->grain_bytes;
+    const int64_t end_bytes = block->read.at_bytes + block->read.bytes;
+    for (int64_t at = block->read.at_bytes, bytes; at < end_bytes; at += bytes) {
+        const int64_t grain = at / grain_bytes;
+        bytes = sw_min_i64((grain + 1) * grain_bytes, end_bytes) - at;
+        copy_read(lane, request, &block->read, room_of(lane, block), at, bytes);
+        if (bytes == grain_bytes && !sw_borrowed_is_right(lane->store, request->unit, grain,
+                                                          (const char *)request->buf + at - first_byte(lane, request)))
+            return grain;
+    }
+    return -1;
+}
+
+/* Takes in a read in place. */
+static sw_status finish_read(struct sw_store_lane *lane, int index) {
+    struct lane_block *block = &lane->blocks[index];
+    struct lane_transfer *transfer = &lane->transfers[block->transfer];
+    sw_store_count(lane->store, SW_RING_READ, block->read.moved_bytes);
+    const int64_t bad = take_read(lane, block);
+    if (bad >= 0 && block->again)
+        return lose(lane, &transfer->request, bad, sw_borrowed_refuse(lane->store, &transfer->request, bad));
+    if (bad >= 0) {
+        block->again = true;
+        put_block(lane, index);
+        return SW_OK;
+    }
+    lane->unused_blocks[lane->unused_block_count++] = index;
+    lane->unused_rooms[lane->unused_room_count++] = block->room;
+    transfer->blocks_active--;
+    return transfer->blocks_active == 0 && transfer->issued == transfer->request.grains
+               ? end_in_place(lane, block->transfer)
+               : SW_OK;
 }
 
 static sw_status finish_block(struct sw_store_lane *lane, const struct sw_queue_result *result) {
     const int index = (int)result->tag;
     struct lane_block *block = &lane->blocks[index];
     struct lane_transfer *transfer = &lane->transfers[block->transfer];
+    const struct sw_store_transfer *request = &transfer->request;
     if (result->error != 0)
-        return lose(lane, block, bad_sector_grain(lane, block, result), report_io(lane, block, result));
-    sw_store_count(lane->store, op_of(&transfer->request), block->run.grains * transfer->grain_bytes);
-    const int64_t bad = transfer->request.write ? -1 : find_bad_grain(lane, block);
+        return lose(lane, request, bad_sector_grain(lane, block, result), report_io(lane, block, result));
+    if (is_in_place(transfer))
+        return finish_read(lane, index);
+    sw_store_count(lane->store, op_of(request), block->run.grains * transfer->grain_bytes);
+    const int64_t bad = request->write ? -1 : find_bad_grain(lane, block);
     if (bad >= 0 && block->again)
-        return lose(lane, block, bad, report_corrupt(lane, block, bad));
+        return lose(lane, request, bad, report_corrupt(lane, block, bad));
     if (bad >= 0) {
         block->again = true;
         put_block(lane, index);
@@ -374,7 +512,7 @@ static sw_status advance(struct sw_store_lane *lane, bool wait) {
     SW_TRY(sw_queue_reap(lane->queue, wait, results, REAP_BATCH, &count));
     for (int i = 0; i < count; i++)
         SW_TRY(finish_block(lane, &results[i]));
-    issue_blocks(lane);
+    SW_TRY(issue_blocks(lane));
     return sw_queue_start(lane->queue);
 }
 

@@ -18,19 +18,30 @@ bool sw_store_is_zero(const void *data, int64_t bytes) {
     return first[0] == 0 && memcmp(first, first + 1, (size_t)bytes - 1) == 0;
 }
 
+const char *sw_store_path(const struct sw_store *store, int file) {
+    return file < store->file_count ? store->files[file].path : store->borrowed.files.paths[file - store->file_count];
+}
+
 sw_status sw_store_open_queue(struct sw_store *store, int depth, struct sw_queue **out) {
-    int files[SW_STORE_MAX_FILES];
+    const int borrowed = store->borrowed.files.count;
+    int *files = malloc((size_t)(store->file_count + borrowed) * sizeof *files);
+    if (files == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for an I/O queue");
     for (int file = 0; file < store->file_count; file++)
         files[file] = store->files[file].fd;
+    for (int file = 0; file < borrowed; file++)
+        files[store->file_count + file] = store->borrowed.files.fds[file];
     const struct sw_ring_spec spec = {
         .files = files,
-        .file_count = store->file_count,
+        .file_count = store->file_count + borrowed,
         .buffers = store->buffers,
         .buffer_count = store->buffer_count,
         .depth = depth,
         .warned = &store->warned,
     };
-    return sw_queue_open(store->open_ring, store->ring_context, &spec, out);
+    const sw_status status = sw_queue_open(store->open_ring, store->ring_context, &spec, out);
+    free(files);
+    return status;
 }
 
 sw_status sw_store_io_error(const struct sw_store *store, int file, sw_ring_op op,
@@ -39,8 +50,8 @@ sw_status sw_store_io_error(const struct sw_store *store, int file, sw_ring_op o
     const char *reason =
         result->error == ENODATA ? "its sectors are lost, or the file ends there" : strerror(result->error);
     if (op == SW_RING_FLUSH)
-        return sw_fail(status, "%s cannot be flushed: %s", store->files[file].path, reason);
-    return sw_fail(status, "%s cannot be %s at offset %lld: %s", store->files[file].path,
+        return sw_fail(status, "%s cannot be flushed: %s", sw_store_path(store, file), reason);
+    return sw_fail(status, "%s cannot be %s at offset %lld: %s", sw_store_path(store, file),
                    op == SW_RING_READ ? "read" : "written", (long long)result->offset_bytes, reason);
 }
 

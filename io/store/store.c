@@ -152,6 +152,9 @@ void sw_store_free(struct sw_store *store, bool remove) {
     for (int kind = 0; kind < SW_STORE_KINDS; kind++)
         for (int generation = 0; generation < SW_STORE_GENERATIONS; generation++)
             sw_area_free(&store->areas[kind][generation]);
+    free(store->borrowed.first_piece);
+    free(store->borrowed.page_bytes);
+    free(store->borrowed.tails);
     free(store->unit_grains);
     free(store);
 }

@@ -42,7 +42,8 @@ typedef enum {
     SW_STORE_BASE = 5,      /* a unit's quantized base, cell by cell */
     SW_STORE_FROZEN = 6,    /* weights that training does not change, where SW_STORE_WEIGHTS are those that it does */
     SW_STORE_KEPT_SUMS = 7, /* checksums of the two above (sw_store_keep), in unit 0: pages of 4096 bytes */
-    SW_STORE_KINDS = 8
+    SW_STORE_IN_PLACE = 8,  /* frozen weights in files of others, which the store reads there (sw_store_borrow) */
+    SW_STORE_KINDS = 9
 } sw_store_kind;
 
 struct sw_store;
@@ -198,7 +199,8 @@ sw_status sw_store_add_scratch(struct sw_store *store, const struct sw_store_scr
 
 /* Grains of SW_STORE_BASE and SW_STORE_FROZEN are written once, and kept: they are still there for the next process
  * that opens the store and adds the same grains of these kinds. SW_STORE_KEPT_SUMS then is the first scratch added, and
- * those kinds follow it; its sw_store_kept_pages are for all of their grains. */
+ * those kinds follow it; its sw_store_kept_pages are for all of their grains. Of SW_STORE_IN_PLACE the store keeps only
+ * the checksums: such grains take no space, and writing them moves nothing. */
 
 /* Returns the grains of SW_STORE_KEPT_SUMS for so many kept grains. */
 int64_t sw_store_kept_pages(int64_t grains);
@@ -213,6 +215,33 @@ bool sw_store_has(const struct sw_store *store, sw_store_kind kind, int64_t unit
  * nothing if they are kept already, or there are none. Needs idle lanes. A kept grain that a lane finds damaged later
  * is noted when the store is closed, and the next process does not have it. */
 sw_status sw_store_keep(struct sw_store *store, uint64_t made_from);
+
+/* Bytes of a unit's grains that are in a file of others. */
+struct sw_store_piece {
+    int64_t unit, at_bytes; /* where they begin, from the start of the unit's grain 0 */
+    int64_t bytes;
+    int file; /* number of the file */
+    int64_t offset_bytes;
+    const char *name; /* of the tensor, for messages */
+};
+
+/* Files with grains of SW_STORE_IN_PLACE. The caller keeps all arrays, and the files open, as long as the store. */
+struct sw_store_files {
+    const char *const *paths;
+    const int *fds; /* with or without direct I/O, open for reading */
+    int count;
+    const struct sw_store_piece *pieces; /* in the order of units and their bytes. What no piece has is zero */
+    int64_t piece_count;
+};
+
+/* Reads of SW_STORE_IN_PLACE that are under way at once, and the memory that each passes through. */
+enum { SW_STORE_IN_PLACE_READS = 16 };
+/* Returns the bytes of that memory for a transfer of so many bytes of whole grains. */
+int64_t sw_store_room_bytes(int64_t transfer_bytes);
+/* Lets the store read SW_STORE_IN_PLACE from these files. `rooms` has SW_STORE_IN_PLACE_READS times room_bytes, aligned
+ * as a buffer; each takes at least a grain. Called after the last sw_store_add_scratch and before any lane is opened;
+ * one lane at most then reads this kind. SW_ERR_CORRUPT: a file ends before its pieces do. */
+sw_status sw_store_borrow(struct sw_store *store, const struct sw_store_files *files, void *rooms, int64_t room_bytes);
 
 /* Registers memory that lanes will transfer from and to with their rings, if system limits allow it, which is faster.
  * Call it before any lane is opened; the caller keeps the memory until the lanes are closed. Huge pages (2 MiB aligned,

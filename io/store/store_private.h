@@ -28,6 +28,24 @@ struct sw_store_file {
     int committed_slot;   /* the slot with the last commit; the other is written next */
 };
 
+/* Files of others that hold grains of SW_STORE_IN_PLACE. */
+struct sw_borrowed {
+    struct sw_store_files files;
+    int64_t *first_piece; /* owned: one entry per unit, its first piece; then the number of all pieces */
+    int64_t *page_bytes;  /* owned: one entry per file, the bytes of its whole pages */
+    char *tails;          /* owned: one page per file, with what follows its whole pages */
+    char *rooms;
+    int64_t room_bytes;
+};
+
+/* A read of a run of bytes that is in one file of others, through a room. */
+struct sw_borrowed_read {
+    int64_t at_bytes, bytes; /* the run, from the start of the unit's grain 0 */
+    int file;
+    int64_t offset_bytes;             /* of the run in the file */
+    int64_t first_bytes, moved_bytes; /* the whole pages that are read; no pages where the tail has all of the run */
+};
+
 struct sw_store {
     uint8_t id[SW_FORMAT_ID_BYTES];
     int file_count;
@@ -39,6 +57,7 @@ struct sw_store {
     int64_t unit_count;
     int64_t *unit_grains;                                       /* per unit: grains of the whole unit */
     struct sw_area areas[SW_STORE_KINDS][SW_STORE_GENERATIONS]; /* scratch uses only generation 0 */
+    struct sw_borrowed borrowed;                                /* without files: nothing is read in place */
 
     struct sw_store_commit commit;
     struct sw_store_bad_record bad_records[SW_STORE_MAX_FILES]; /* at most one of a file's two */
@@ -125,6 +144,25 @@ bool sw_store_keeps(sw_store_kind kind);
 void sw_store_lose_kept(struct sw_store *store, sw_store_kind kind, int64_t unit, int64_t grain);
 /* Writes what was noted so, durably, if it can be written: the next process then writes these grains again. */
 void sw_store_note_lost(struct sw_store *store);
+
+/* Returns the path of a file of a ring's: the store's come first, then those that it borrows. */
+const char *sw_store_path(const struct sw_store *store, int file);
+
+/* Finds the first run of bytes from at_bytes on and before end_bytes that one read brings. Returns false if the rest is
+ * zeros. */
+bool sw_borrowed_next(const struct sw_store *store, int64_t unit, int64_t at_bytes, int64_t end_bytes,
+                      struct sw_borrowed_read *out);
+/* Copies bytes of a read from its room, or from the file's tail; at_bytes as in the read. */
+void sw_borrowed_copy(const struct sw_store *store, const struct sw_borrowed_read *read, const void *room,
+                      int64_t at_bytes, int64_t bytes, void *to);
+/* Zeroes those bytes of a transfer that no piece has. */
+void sw_borrowed_zero(const struct sw_store *store, const struct sw_store_transfer *transfer);
+/* Returns the first grain of a transfer whose checksum is wrong among those that more than one read brought, or -1. */
+int64_t sw_borrowed_check(const struct sw_store *store, const struct sw_store_transfer *transfer);
+/* Tells whether a grain that was read in place has its checksum. */
+bool sw_borrowed_is_right(const struct sw_store *store, int64_t unit, int64_t grain, const void *bytes);
+/* Fails for a grain that is not what the run began with, and names its tensors. */
+sw_status sw_borrowed_refuse(const struct sw_store *store, const struct sw_store_transfer *transfer, int64_t grain);
 
 /* Allocates memory as sw_queue_alloc does, and zeroes it. */
 sw_status sw_store_alloc_aligned(int64_t bytes, void **out);
