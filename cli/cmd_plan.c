@@ -405,6 +405,9 @@ static void print_frozen(const struct sw_job *p) {
                                              : "whose file",
                      sw_format_size(frozen.file_bytes, size));
     print_base(p->plan);
+    if (sw_plan_in_place_bytes(p->plan) > 0)
+        sw_command_print(0, INDENT, "%s of them on nvme are read in place from %s, without a copy of them",
+                         sw_format_size(sw_plan_in_place_bytes(p->plan), size), p->in_place);
     if (sw_plan_units_beside(p->plan) > 0)
         sw_command_print(0, INDENT, "the trained weights of %s whose frozen ones are on nvme live on %s",
                          sw_format_count(sw_plan_units_beside(p->plan), "unit", units),
@@ -670,9 +673,10 @@ static json_t *frozen_json(const struct sw_job *p) {
         return json_null();
     const struct sw_units *units = p->plan->spec.units;
     const struct sw_frozen_part frozen = frozen_part_of(p);
-    return json_pack("{s:I, s:I, s:I, s:b, s:s, s:I, s:s?, s:o}", "units", (json_int_t)frozen.units, "parameters",
+    return json_pack("{s:I, s:I, s:I, s:b, s:I, s:s, s:I, s:s?, s:o}", "units", (json_int_t)frozen.units, "parameters",
                      (json_int_t)frozen.parameters, "bytes", (json_int_t)frozen.file_bytes, "in_model",
-                     reads_base(p->settings), "base_format", sw_base_format_name(units->base), "base_bytes",
+                     reads_base(p->settings), "in_place_bytes", (json_int_t)sw_plan_in_place_bytes(p->plan),
+                     "base_format", sw_base_format_name(units->base), "base_bytes",
                      (json_int_t)sw_units_all_base_bytes(units), "trained_on",
                      sw_plan_units_beside(p->plan) > 0 ? sw_tier_name(p->plan->trained_tier) : NULL, "without",
                      unfrozen_json(&p->price.unfrozen));
@@ -882,8 +886,11 @@ static sw_status take_adapter(struct sw_settings *settings) {
 }
 
 static sw_status open_job(struct sw_settings *settings, struct sw_ranks *ranks, struct sw_job *out) {
-    const struct sw_job_spec spec = {
-        .settings = settings, .ranks = ranks, .folder = ".", .open_data = sw_data_pass_measure};
+    const struct sw_job_spec spec = {.settings = settings,
+                                     .ranks = ranks,
+                                     .folder = ".",
+                                     .base = !settings->init && reads_base(settings) ? settings->model : NULL,
+                                     .open_data = sw_data_pass_measure};
     if (settings->trace != NULL)
         SW_TRY(sw_trace_file_check(settings->trace));
     if (settings->svg != NULL)

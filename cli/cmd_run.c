@@ -115,6 +115,11 @@ static void say_start(const struct sw_trainer *trainer) {
     if (settings->tuning.freeze != NULL)
         sw_log_info("frozen: %s, %lld of the parameters", settings->tuning.freeze,
                     (long long)sw_units_frozen_parameters(sw_trainer_whole_units(trainer)));
+    const int64_t in_place_bytes = sw_plan_in_place_bytes(trainer->job.plan);
+    char size[SW_SIZE_CHARS];
+    if (in_place_bytes > 0)
+        sw_log_info("frozen weights: %s are read in place from %s, without a copy of them",
+                    sw_format_size(in_place_bytes, size), trainer->job.in_place);
     if (settings->tuning.base != SW_BASE_TYPED)
         sw_log_info("the frozen matrices of blocks are kept in %s",
                     sw_base_format_name((sw_base_format)settings->tuning.base));

@@ -16,6 +16,7 @@
 #include "job/machine/gpu_trust.h"
 #include "job/settings/schedule.h"
 #include "job/what_if.h"
+#include "model/hf/in_place.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -115,6 +116,7 @@ static sw_status agree_on_inputs(struct sw_job *job) {
 static sw_status make_model(struct sw_job *job) {
     const struct sw_model_shape shape = sw_job_shape(job);
     SW_TRY(sw_model_create(&job->config, &shape, job->devices.compute, &job->model));
+    sw_job_mark_in_place(job);
     return sw_tensor_rates_apply(job->settings, sw_model_tunable_units(job->model));
 }
 
@@ -130,6 +132,18 @@ static sw_status make_models(struct sw_job *job, struct sw_algorithm_record *pro
     SW_TRY(sw_ranks_first(ranks, make_model(job)));
     SW_TRY(sw_algorithms_agree(ranks, job->devices.compute, products));
     return sw_ranks_agree_on_error(ranks, job->model == NULL ? make_model(job) : SW_OK);
+}
+
+/* Decides whether frozen weights are read in place: all ranks do, or none. */
+static sw_status choose_in_place(struct sw_job *job, const struct sw_job_spec *spec) {
+    if (!sw_tuning_freezes(&job->settings->tuning) || job->forward_only)
+        return SW_OK;
+    int64_t all =
+        spec->base != NULL && !job->is_described && sw_in_place_is_on(spec->base, job->places.path, job->places.count);
+    SW_TRY(sw_ranks_least(job->ranks, &all, 1));
+    if (all)
+        job->in_place = strdup(spec->base);
+    return all && job->in_place == NULL ? sw_fail(SW_ERR_NOMEM, "no memory for the model's folder") : SW_OK;
 }
 
 sw_status sw_job_open(const struct sw_job_spec *spec, struct sw_job *out) {
@@ -148,6 +162,7 @@ sw_status sw_job_open(const struct sw_job_spec *spec, struct sw_job *out) {
         sw_job_lower_micro_batch(out);
     SW_TRY(spec->agree != NULL ? spec->agree(spec->caller, out) : agree_on_inputs(out));
     SW_TRY(sw_ranks_use_gpu(ranks, &out->devices));
+    SW_TRY(choose_in_place(out, spec));
     if (sw_tensor_is_open(spec->settings)) {
         SW_TRY(sw_tensor_choose(out));
         if (spec->regroup != NULL)

@@ -74,6 +74,8 @@ struct sw_job {
     bool documents;           /* micro-batches come with the starts of documents */
     bool forward_only;        /* nothing is trained; the caller makes the plan */
     int64_t context;          /* tokens that the KV cache of forward passes holds; 0: no cache */
+    char *in_place;           /* folder from which frozen weights on NVMe are read in place (model/hf/in_place.h), if it
+                               * has them as they compute; NULL: the store has a copy */
     struct sw_data_pass data; /* one pass over --data, if a plan measures it */
     struct sw_places places;  /* where the store would be */
     struct sw_devices devices;
@@ -100,6 +102,10 @@ struct sw_job_spec {
     bool unplanned;     /* makes a model but no plan, because the caller varies the job or makes a plan */
     bool documents, forward_only; /* as in struct sw_job */
     int64_t context;              /* as in struct sw_job */
+    /* The Hugging Face folder that training reads frozen weights from; NULL: there is none. They are read in place if
+     * the store's places, which `agree` must have set, are on the folder's file system: on another one, the user has
+     * chosen the store's drives for them. */
+    const char *base;
     /* A job that computes: the GPU must have passed its self-test, and its products take the algorithms of this record,
      * which in training receives those of rank 0. NULL: the job only plans. */
     struct sw_algorithm_record *products;
@@ -119,6 +125,9 @@ struct sw_job_spec {
 sw_status sw_job_open(const struct sw_job_spec *spec, struct sw_job *out);
 /* Releases everything except the settings. */
 void sw_job_release(struct sw_job *job);
+
+/* Marks the units of the job's own model whose frozen weights are read in place. */
+void sw_job_mark_in_place(struct sw_job *job);
 
 /* Returns the shape of the job's model. */
 struct sw_model_shape sw_job_shape(const struct sw_job *job);

@@ -130,7 +130,7 @@ static int64_t weights_bytes(const struct sw_plan *plan) {
         if (plan->placement[u].tier[SW_WEIGHTS] == SW_NVME)
             bytes += sw_plan_weights_bytes(plan, u, sw_plan_own_frozen(plan, u).grains + trained_grains(plan, u)) +
                      sw_plan_base_span(plan, u).grains * SW_BASE_CELL_BYTES;
-    return bytes;
+    return bytes - sw_plan_in_place_bytes(plan);
 }
 
 /* Loading writes only masters and weights: the first moments are the store's zeros. */

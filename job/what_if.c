@@ -5,6 +5,7 @@
 #include "core/size.h"
 #include "core/status.h"
 #include "job/job.h"
+#include "model/hf/in_place.h"
 #include "offload/simulate/outline_price.h"
 
 #include <assert.h>
@@ -23,6 +24,11 @@ sw_status sw_job_place(struct sw_job *job, const char *folder) {
     const struct sw_store_owner owner = sw_settings_owner(job->settings);
     sw_places_release(&job->places);
     return sw_places_of(&job->settings->nvme, folder, &owner, &job->places);
+}
+
+void sw_job_mark_in_place(struct sw_job *job) {
+    if (job->in_place != NULL)
+        sw_in_place_mark(job->in_place, sw_settings_type(job->settings), sw_model_tunable_units(job->model));
 }
 
 struct sw_model_shape sw_job_shape(const struct sw_job *job) {
@@ -60,7 +66,11 @@ static sw_status make_model(struct sw_job *job, bool another) {
     const struct sw_job *of = job->of;
     const struct sw_model_shape shape = sw_job_shape(job), before = sw_job_shape(of);
     job->model = another || !same_shape(&shape, &before) ? NULL : of->model;
-    return job->model != NULL ? SW_OK : sw_model_create(&job->config, &shape, job->devices.compute, &job->model);
+    if (job->model != NULL)
+        return SW_OK;
+    SW_TRY(sw_model_create(&job->config, &shape, job->devices.compute, &job->model));
+    sw_job_mark_in_place(job);
+    return SW_OK;
 }
 
 sw_status sw_job_with(const struct sw_job *job, const struct sw_job_change *change, struct sw_job *out) {
@@ -71,6 +81,7 @@ sw_status sw_job_with(const struct sw_job *job, const struct sw_job_change *chan
                            .ranks = job->ranks,
                            .config = change->config != NULL ? *change->config : job->config,
                            .documents = job->documents,
+                           .in_place = change->config == NULL ? job->in_place : NULL,
                            .data = job->data,
                            .places = job->places,
                            .devices = job->devices,
@@ -126,6 +137,7 @@ static void release_varied(struct sw_job *job) {
 static void release_opened(struct sw_job *job) {
     sw_rates_release(&job->rates);
     sw_model_destroy(job->model);
+    free(job->in_place);
     sw_profile_release(&job->profile);
     sw_places_release(&job->places);
     if (!sw_ranks_hold(job->ranks, &job->devices))

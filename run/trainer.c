@@ -20,6 +20,8 @@
 #include "job/settings/room.h"
 #include "job/store.h"
 #include "job/what_if.h"
+#include "model/hf/folder_contents.h"
+#include "model/hf/in_place.h"
 #include "model/model.h"
 #include "model/peft.h"
 #include "run/agreement.h"
@@ -145,7 +147,8 @@ static sw_status load_frozen(struct sw_trainer *trainer) {
     const sw_status status = load_parts(trainer, &load, sw_engine_load_frozen);
     sw_progress_break(&loading.progress);
     sw_frozen_rest(trainer->frozen);
-    return status;
+    SW_TRY(status);
+    return sw_engine_keep_frozen(trainer->engine, sw_frozen_digest(trainer->frozen));
 }
 
 /* Opens the model's tokenizer. A run on token files does not need it, so failing to read it is no error. */
@@ -280,7 +283,8 @@ static sw_status agree_on_job(void *context, struct sw_job *job) {
     struct sw_trainer *trainer = context;
     SW_TRY(sw_agree_on_inputs(trainer));
     SW_TRY(sw_samples_open(trainer, &trainer->samples));
-    return sw_tensor_is_open(job->settings) ? sw_ranks_agree_on_error(job->ranks, place_job(trainer)) : SW_OK;
+    const bool places = sw_tensor_is_open(job->settings) || sw_tuning_freezes(&job->settings->tuning);
+    return places ? sw_ranks_agree_on_error(job->ranks, place_job(trainer)) : SW_OK;
 }
 
 static sw_status open_model(struct sw_trainer *trainer) {
@@ -337,12 +341,20 @@ static sw_status check_exports(const struct sw_trainer *trainer) {
                          unwritable);
 }
 
+/* Returns the folder that a run reads frozen weights from, if it does; NULL: random weights, or those of another run.
+ */
+static const char *base_of(const struct sw_run *run) {
+    const char *model = run->moved_model != NULL ? run->moved_model : run->settings.model;
+    return !run->settings.init && model != NULL && sw_folder_has_weights(model) ? model : NULL;
+}
+
 /* Does everything that can fail before anything is written: opens the job with its data, and checks its memory. */
 static sw_status trainer_open_job(struct sw_trainer *trainer) {
     struct sw_ranks *ranks = trainer->ranks;
     struct sw_job *job = &trainer->job;
     const struct sw_job_spec spec = {.settings = &trainer->run.settings,
                                      .ranks = ranks,
+                                     .base = base_of(&trainer->run),
                                      .config = &trainer->run.config,
                                      .products = &trainer->run.products,
                                      .caller = trainer,
@@ -371,10 +383,27 @@ static void open_timeline(struct sw_trainer *trainer) {
         (void)sw_timeline_file_open(&spec, &trainer->timeline);
 }
 
+/* Opens the files from which the plan reads frozen weights in place. */
+static sw_status open_in_place(struct sw_trainer *trainer) {
+    const struct sw_job *job = &trainer->job;
+    if (sw_plan_in_place_bytes(job->plan) == 0)
+        return SW_OK;
+    return sw_in_place_open(job->in_place, sw_settings_type(job->settings), sw_model_get_units(job->model),
+                            &trainer->in_place);
+}
+
+/* Returns the digest by which the engine takes over what the store keeps of frozen weights; 0: it takes nothing over.
+ * The checksums of weights that are read in place say nothing of a folder that the run has not read before. */
+static uint64_t kept_digest(const struct sw_trainer *trainer) {
+    const bool is_new = trainer->in_place != NULL && trainer->run.moved_model != NULL;
+    return is_new ? 0 : sw_frozen_digest(trainer->frozen);
+}
+
 /* Opens the engine; loads nothing yet. */
 static sw_status trainer_open_engine(struct sw_trainer *trainer) {
     const bool traces = trainer->run.settings.trace != NULL && sw_ranks_rank(trainer->ranks) == 0;
     open_timeline(trainer);
+    SW_TRY(sw_ranks_agree_on_error(trainer->ranks, open_in_place(trainer)));
     const struct sw_engine_spec spec = {
         .plan = trainer->job.plan,
         .device = trainer->job.devices.compute,
@@ -385,7 +414,8 @@ static sw_status trainer_open_engine(struct sw_trainer *trainer) {
         .rounding = sw_settings_rounding(&trainer->run.settings),
         .seed = (uint64_t)trainer->run.settings.seed,
         .ops = sw_model_ops(trainer->job.model),
-        .frozen_digest = sw_frozen_digest(trainer->frozen),
+        .files = sw_in_place_files(trainer->in_place),
+        .frozen_digest = kept_digest(trainer),
         .described = true,
         .applied_steps = trainer->position.applied_steps,
         .skipped_steps = trainer->position.skipped_steps,
@@ -458,6 +488,7 @@ void sw_trainer_close(struct sw_trainer *trainer) {
     sw_units_destroy(trainer->whole);
     if (trainer->store != NULL)
         sw_store_close(trainer->store);
+    sw_in_place_close(trainer->in_place);
     if (trainer->data != NULL)
         sw_data_close(trainer->data);
     sw_samples_close(trainer->samples);

@@ -21,9 +21,10 @@ struct sw_trainer {
     const char *folder; /* folder of the run; the caller keeps the string */
     struct sw_ranks *ranks;
     struct sw_run run;
-    char *model_folder;       /* folder of the model's small files (folder/run.h); NULL: none */
-    json_t *given;            /* settings of a new run before anything was resolved; NULL in a resume */
-    struct sw_frozen *frozen; /* weights of units that are not trained; NULL: every unit is trained */
+    char *model_folder;           /* folder of the model's small files (folder/run.h); NULL: none */
+    json_t *given;                /* settings of a new run before anything was resolved; NULL in a resume */
+    struct sw_frozen *frozen;     /* weights of units that are not trained; NULL: every unit is trained */
+    struct sw_in_place *in_place; /* files from which the store reads frozen weights; NULL: it has all that it reads */
     struct sw_units *whole;   /* whole layers, if there are frozen weights and the model's units are no whole layers */
     struct sw_source *source; /* weights of a new run, until they are loaded; then, and in a resume, NULL */
     struct sw_job job;        /* made from run.settings and run.config */

@@ -223,7 +223,7 @@ static sw_status take_prefix(struct checkpoint_names *names, const char *folder,
     return SW_OK;
 }
 
-static sw_status take_prefixes(struct checkpoint_names *names, const char *folder) {
+static sw_status take_prefixes(struct checkpoint_names *names, const char *folder, bool quiet) {
     char whats[PREFIX_CHARS] = "";
     size_t used = 0;
     const char *what = NULL;
@@ -232,7 +232,7 @@ static sw_status take_prefixes(struct checkpoint_names *names, const char *folde
         if (what != NULL && used < sizeof whats)
             used += (size_t)snprintf(whats + used, sizeof whats - used, "%s%s", used > 0 ? ", " : "", what);
     } while (what != NULL && names->prefix_chars < SW_SAFETENSORS_NAME_CHARS);
-    if (names->prefix_chars > 0)
+    if (names->prefix_chars > 0 && !quiet)
         sw_log_info("%s: the prefix '%.*s' of %s is left out of the names of all %lld tensors", folder,
                     (int)names->prefix_chars, sw_safetensors_at(names->tensors, 0)->name, whats,
                     (long long)names->count);
@@ -294,11 +294,11 @@ static void checkpoint_names_destroy(struct checkpoint_names *names) {
 }
 
 /* Reads the names. `root` is what the family puts before the names of its body ("model."); a file may lack it or have
- * it twice. Leaves out a wrapper's prefix that all tensors have, and logs it. Refuses weights that cannot be trained
- * (an adapter's, quantized ones, those of a vision tower), prefixes that only some tensors have, and two names that
- * become one. Borrows `tensors`. */
+ * it twice. Leaves out a wrapper's prefix that all tensors have, and logs it unless `quiet`. Refuses weights that
+ * cannot be trained (an adapter's, quantized ones, those of a vision tower), prefixes that only some tensors have, and
+ * two names that become one. Borrows `tensors`. */
 static sw_status checkpoint_names_create(const struct sw_safetensors *tensors, const char *folder, const char *root,
-                                         sw_base_format format, struct checkpoint_names **out) {
+                                         sw_base_format format, bool quiet, struct checkpoint_names **out) {
     struct checkpoint_names *names = calloc(1, sizeof *names);
     if (names == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the names of the tensors in %s", folder);
@@ -313,7 +313,7 @@ static sw_status checkpoint_names_create(const struct sw_safetensors *tensors, c
     if (status == SW_OK)
         status = refuse_signs(tensors, folder, format);
     if (status == SW_OK)
-        status = take_prefixes(names, folder);
+        status = take_prefixes(names, folder, quiet);
     if (status == SW_OK)
         status = sort_names(names, folder);
     if (status != SW_OK) {
@@ -357,6 +357,7 @@ struct sw_checkpoint {
     char root[SW_SAFETENSORS_NAME_CHARS]; /* what the family puts before the names of its body, such as "model." */
     const struct sw_units *units;
     bool frozen_only; /* only frozen tensors are matched and read */
+    bool quiet;       /* what is left out is not logged */
     struct sw_quantization quantization;
     struct sw_stored_tensor **found; /* by unit and by tensor of the unit */
     int64_t *first_grain; /* first grain of each unit, counted over all units; count + 1 entries, the last is the number
@@ -574,7 +575,7 @@ static sw_status check_others(const struct sw_checkpoint *checkpoint, const char
         buffer = sw_safetensors_at(checkpoint->tensors, i)->name;
         buffers++;
     }
-    if (buffers > 0)
+    if (buffers > 0 && !checkpoint->quiet)
         sw_log_info("%s: ignoring buffers, which are computed and not trained, such as '%s', %lld in all", folder,
                     buffer, (long long)buffers);
     return SW_OK;
@@ -643,13 +644,14 @@ static sw_status count_grains(struct sw_checkpoint *checkpoint) {
     return SW_OK;
 }
 
-static sw_status open_folder(const char *folder, const struct sw_units *units, bool frozen_only,
+static sw_status open_folder(const char *folder, const struct sw_units *units, bool frozen_only, bool quiet,
                              struct sw_checkpoint **out) {
     struct sw_checkpoint *checkpoint = calloc(1, sizeof *checkpoint);
     if (checkpoint == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to open %s", folder);
     checkpoint->units = units;
     checkpoint->frozen_only = frozen_only;
+    checkpoint->quiet = quiet;
     sw_status status = count_grains(checkpoint);
     if (status == SW_OK)
         status = sw_folder_check_weights(folder);
@@ -660,7 +662,7 @@ static sw_status open_folder(const char *folder, const struct sw_units *units, b
         status = sw_quantization_load(folder, &checkpoint->quantization);
     if (status == SW_OK)
         status = checkpoint_names_create(checkpoint->tensors, folder, checkpoint->root, checkpoint->quantization.format,
-                                         &checkpoint->names);
+                                         quiet, &checkpoint->names);
     if (status == SW_OK)
         status = match_all(checkpoint, folder);
     if (status == SW_OK)
@@ -676,11 +678,15 @@ static sw_status open_folder(const char *folder, const struct sw_units *units, b
 }
 
 sw_status sw_checkpoint_open(const char *folder, const struct sw_units *units, struct sw_checkpoint **out) {
-    return open_folder(folder, units, false, out);
+    return open_folder(folder, units, false, false, out);
 }
 
 sw_status sw_checkpoint_open_frozen(const char *folder, const struct sw_units *units, struct sw_checkpoint **out) {
-    return open_folder(folder, units, true, out);
+    return open_folder(folder, units, true, false, out);
+}
+
+sw_status sw_checkpoint_open_quietly(const char *folder, const struct sw_units *units, struct sw_checkpoint **out) {
+    return open_folder(folder, units, true, true, out);
 }
 
 void sw_checkpoint_close(struct sw_checkpoint *checkpoint) {
@@ -827,7 +833,9 @@ struct sw_checkpoint_place sw_checkpoint_find(const struct sw_checkpoint *checkp
     const struct sw_stored_tensor *stored = &checkpoint->found[unit][tensor];
     return (struct sw_checkpoint_place){.tensor = stored->values->name,
                                         .path = sw_safetensors_path(checkpoint->tensors, stored->values),
-                                        .offset_bytes = sw_stored_tensor_offset(stored, whole)};
+                                        .offset_bytes = sw_stored_tensor_offset(stored, whole),
+                                        .is_number = stored->format == SW_BASE_TYPED && stored->values->supported,
+                                        .type = stored->values->type};
 }
 
 int64_t sw_checkpoint_bytes_read(const struct sw_checkpoint *checkpoint) {

@@ -32,6 +32,8 @@ struct sw_checkpoint;
 sw_status sw_checkpoint_open(const char *folder, const struct sw_units *units, struct sw_checkpoint **out);
 /* Opens the folder for the frozen tensors of the units alone, which it must have, and of which no other may be read. */
 sw_status sw_checkpoint_open_frozen(const char *folder, const struct sw_units *units, struct sw_checkpoint **out);
+/* Does the same and logs nothing, for a folder that is also opened otherwise. */
+sw_status sw_checkpoint_open_quietly(const char *folder, const struct sw_units *units, struct sw_checkpoint **out);
 void sw_checkpoint_close(struct sw_checkpoint *checkpoint);
 
 /* Reads elements of a unit. Refuses values that are not finite, and names the tensor. A sw_fill_function whose context
@@ -49,6 +51,8 @@ int64_t sw_checkpoint_bytes_read(const struct sw_checkpoint *checkpoint); /* byt
 struct sw_checkpoint_place {
     const char *tensor, *path; /* name and file of its tensor, valid as long as the checkpoint */
     int64_t offset_bytes;      /* of the element in that file */
+    bool is_number;            /* the file has its value as a number, not as a code with a scale */
+    sw_dtype type;             /* of the number */
 };
 /* Finds element `whole` of a tensor (sw_unit_walk) of a unit. */
 struct sw_checkpoint_place sw_checkpoint_find(const struct sw_checkpoint *checkpoint, int64_t unit, int64_t tensor,

@@ -58,6 +58,14 @@ static sw_status prepare_ranks(struct sw_engine *engine) {
     return sw_comm_use_staging(engine->spec.comm, sw_engine_piece(engine, staging, 0), plan->slot[staging].bytes);
 }
 
+/* Lets the store read frozen weights from the model's own files. */
+static sw_status borrow_files(struct sw_engine *engine) {
+    const int32_t rooms = sw_plan_buffer(engine->plan, SW_BUFFER_IN_PLACE);
+    assert(engine->spec.files != NULL);
+    return sw_store_borrow(engine->spec.store, engine->spec.files, sw_engine_piece(engine, rooms, 0),
+                           engine->plan->slot[rooms].piece_bytes);
+}
+
 /* Makes room in the store for state that the plan never commits, and registers the host tier as the rings' memory. */
 static sw_status prepare_store(struct sw_engine *engine) {
     struct sw_scratch scratch;
@@ -66,6 +74,8 @@ static sw_status prepare_store(struct sw_engine *engine) {
         status = sw_store_add_scratch(engine->spec.store, &scratch.kind[k]);
     sw_scratch_release(&scratch);
     SW_TRY(status);
+    if (sw_plan_in_place_bytes(engine->plan) > 0)
+        SW_TRY(borrow_files(engine));
     if (engine->spec.frozen_digest != 0)
         SW_TRY(sw_store_take_kept(engine->spec.store, sw_scratch_made_from(engine->plan, engine->spec.frozen_digest)));
     SW_TRY(sw_store_add_buffer(engine->spec.store, sw_memory_base(engine->memory[SW_HOST]),

@@ -155,6 +155,9 @@ struct sw_engine_spec {
     sw_rounding rounding; /* of narrow moments */
     uint64_t seed;        /* of the run: stochastic rounding draws from it */
     struct sw_unit_ops ops;
+    /* The model's own files, from which units with in_place read frozen weights that are placed on NVMe; NULL: the plan
+     * reads none in place. The caller keeps them open as long as the store. */
+    const struct sw_store_files *files;
     /* Digest of the frozen weights, by which those that an earlier process wrote to the store are taken over. 0: they
      * are not known yet, or there are none. */
     uint64_t frozen_digest;

@@ -141,7 +141,9 @@ sw_status sw_engine_fail_while(sw_status status, const struct sw_op *op, const s
 /* Returns the store's kind of a run of a unit's weights that begins with this grain: frozen and trained ones are apart.
  */
 static inline sw_store_kind sw_engine_kind_of_weights(const struct sw_engine *engine, int64_t unit, int64_t grain) {
-    return grain < engine->plan->spec.units->unit[unit].trained_grain ? SW_STORE_FROZEN : SW_STORE_WEIGHTS;
+    if (grain >= engine->plan->spec.units->unit[unit].trained_grain)
+        return SW_STORE_WEIGHTS;
+    return sw_plan_reads_in_place(engine->plan, unit) ? SW_STORE_IN_PLACE : SW_STORE_FROZEN;
 }
 /* Returns the store's transfer that an op of an I/O lane stands for. */
 struct sw_store_transfer sw_engine_transfer(const struct sw_engine *engine, const struct sw_op *op,

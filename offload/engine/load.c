@@ -303,8 +303,8 @@ static bool store_has_frozen(const struct sw_engine *engine, int64_t unit) {
     if (plan->placement[unit].tier[SW_WEIGHTS] != SW_NVME)
         return false;
     return (cells.grains == 0 || sw_store_has(store, SW_STORE_BASE, unit, cells.first_grain, cells.grains)) &&
-           (frozen.grains == 0 ||
-            sw_store_has(store, SW_STORE_FROZEN, unit, frozen.first_grain * each, frozen.grains * each));
+           (frozen.grains == 0 || sw_store_has(store, sw_engine_kind_of_weights(engine, unit, frozen.first_grain), unit,
+                                               frozen.first_grain * each, frozen.grains * each));
 }
 
 /* Finds the runs of a unit's grains that are loaded: its base, this rank's frozen weights, its trained ones. */

@@ -15,7 +15,7 @@ struct kept {
 };
 
 /* The kinds of frozen weights come first, so that they stay where they are while other state moves. */
-enum { KINDS = 6, FROZEN_KINDS = 2 };
+enum { KINDS = 7, FROZEN_KINDS = 3 };
 
 static sw_tier tier_of(const struct sw_plan *plan, const struct kept *kept, int64_t unit) {
     const struct sw_unit_placement *at = &plan->placement[unit];
@@ -46,7 +46,10 @@ static struct sw_span span_of(const struct sw_plan *plan, const struct kept *kep
         return (struct sw_span){.grains = grains};
     switch (kept->kind) {
     case SW_STORE_BASE: return sw_plan_base_span(plan, unit);
-    case SW_STORE_FROZEN: return sw_plan_own_frozen(plan, unit);
+    case SW_STORE_FROZEN:
+        return sw_plan_reads_in_place(plan, unit) ? (struct sw_span){0} : sw_plan_own_frozen(plan, unit);
+    case SW_STORE_IN_PLACE:
+        return sw_plan_reads_in_place(plan, unit) ? sw_plan_own_frozen(plan, unit) : (struct sw_span){0};
     case SW_STORE_WEIGHTS: return sw_plan_own_trained(plan, unit);
     default: return sw_plan_span(plan, kept->state, unit);
     }
@@ -58,7 +61,7 @@ static int64_t add_kind(const struct sw_plan *plan, const struct kept *kept, str
     int64_t *first = out->grains + 2 * (int64_t)out->count * units->count, *grains = first + units->count, all = 0;
     for (int64_t u = 0; u < units->count; u++) {
         const struct sw_span span = span_of(plan, kept, u);
-        const bool weights = kept->kind == SW_STORE_WEIGHTS || kept->kind == SW_STORE_FROZEN;
+        const bool weights = kept->state == SW_WEIGHTS && kept->kind != SW_STORE_BASE;
         const int64_t each = weights ? sw_units_stored_grains(units, u, plan->spec.type) : 1;
         first[u] = span.first_grain * each;
         grains[u] = span.grains * each;
@@ -86,6 +89,7 @@ sw_status sw_scratch_of(const struct sw_plan *plan, struct sw_scratch *out) {
     int64_t frozen_grains = 0;
     const struct kept kept[KINDS] = {
         {SW_WEIGHTS, SW_STORE_BASE, SW_BASE_CELL_BYTES, true},
+        {SW_WEIGHTS, SW_STORE_IN_PLACE, stored_bytes, true},
         {SW_WEIGHTS, SW_STORE_FROZEN, stored_bytes, true},
         {SW_GRADS, SW_STORE_GRADS, sw_plan_grain_bytes(plan, SW_CONTENT_GRADS, 0), true},
         {SW_WEIGHTS, SW_STORE_WEIGHTS, stored_bytes, true},

@@ -90,6 +90,7 @@ static const struct slot_row kinds[SLOT_KINDS] = {
     [SLOT_OPTIMIZER_UP] = {"optimizer ring", SW_DEVICE},
     [SLOT_WEIGHTS_RING] = {"weights ring", SW_HOST},
     [SLOT_WEIGHTS_IN] = {"weights ring", SW_HOST},
+    [SLOT_IN_PLACE] = {"reads in place", SW_HOST},
     [SLOT_WEIGHTS_DOWN] = {"weights ring", SW_DEVICE},
 };
 
@@ -540,6 +541,8 @@ static void lay_rings(struct layout *layout) {
     add_if(layout, t.grads_out, SLOT_GRADS_OUT, grads, ring);
     add_if(layout, t.grads_in, SLOT_GRADS_IN, grads, ring);
     add_if(layout, t.weights_in, SLOT_WEIGHTS_IN, typed, ring);
+    add_if(layout, sw_plan_in_place_bytes(layout->plan) > 0, SLOT_IN_PLACE, sw_store_room_bytes(typed),
+           SW_STORE_IN_PLACE_READS);
     /* Loading and saving pass through these two, so they always exist. */
     add_if(layout, true, SLOT_WEIGHTS_RING, typed, t.weights ? ring : 1);
     add_if(layout, true, SLOT_OPTIMIZER_RING, optimizer, t.optimizer ? ring : 1);

@@ -412,15 +412,21 @@ typedef enum {
     SW_BUFFER_SUMMARIES,  /* host: what every rank tells the others of a step */
     SW_BUFFER_OPTIMIZER,  /* host ring: optimizer state */
     SW_BUFFER_WEIGHTS,    /* host ring: weights */
+    SW_BUFFER_IN_PLACE,   /* host: pages of the model's own files, SW_STORE_IN_PLACE_READS pieces */
     SW_BUFFERS
 } sw_buffer;
-/* Returns the slot of a buffer, or -1 where the plan needs none: of a rank alone the two between ranks. */
+/* Returns the slot of a buffer, or -1 where the plan needs none: of a rank alone the two between ranks; the last if no
+ * weights are read in place. */
 int32_t sw_plan_buffer(const struct sw_plan *plan, sw_buffer which);
 
 /* Returns when what is trained is committed, in words. */
 const char *sw_plan_commits(const struct sw_plan *plan);
 /* Returns the bytes of this rank's optimizer in its store, in all generations and wherever the state lives. */
 int64_t sw_plan_store_bytes(const struct sw_plan *plan);
+/* Tells whether a unit's frozen weights are on NVMe and are read there from the model's own files, so that the store
+ * has no copy of them; and returns the bytes of all such weights that this rank reads. */
+bool sw_plan_reads_in_place(const struct sw_plan *plan, int64_t unit);
+int64_t sw_plan_in_place_bytes(const struct sw_plan *plan);
 /* Returns the bytes that this rank's store takes on its drives: these, and what is placed on NVMe beside the optimizer.
  * Labels and superblocks are left out: less than a mebibyte and a thousandth of the rest. */
 int64_t sw_plan_disk_bytes(const struct sw_plan *plan);

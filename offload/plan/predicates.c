@@ -278,6 +278,7 @@ int32_t sw_plan_buffer(const struct sw_plan *plan, sw_buffer which) {
         [SW_BUFFER_SUMMARIES] = plan->index->slot[SLOT_SUMMARIES],
         [SW_BUFFER_OPTIMIZER] = plan->index->slot[SLOT_OPTIMIZER_RING],
         [SW_BUFFER_WEIGHTS] = plan->index->slot[SLOT_WEIGHTS_RING],
+        [SW_BUFFER_IN_PLACE] = plan->index->slot[SLOT_IN_PLACE],
     };
     return slots[which];
 }
@@ -302,6 +303,19 @@ bool sw_plan_units_are_alike(const struct sw_plan *plan, int64_t a, int64_t b) {
            spec->cost[a].derived_bytes == spec->cost[b].derived_bytes && plan->recompute[a] == plan->recompute[b] &&
            spec->update_on_device[a] == spec->update_on_device[b] &&
            memcmp(&plan->placement[a], &plan->placement[b], sizeof plan->placement[a]) == 0;
+}
+
+bool sw_plan_reads_in_place(const struct sw_plan *plan, int64_t unit) {
+    return plan->spec.train && plan->spec.units->unit[unit].in_place &&
+           plan->placement[unit].tier[SW_WEIGHTS] == SW_NVME && sw_plan_own_frozen(plan, unit).grains > 0;
+}
+
+int64_t sw_plan_in_place_bytes(const struct sw_plan *plan) {
+    int64_t bytes = 0;
+    for (int64_t u = 0; u < plan->spec.units->count; u++)
+        if (sw_plan_reads_in_place(plan, u))
+            bytes += sw_plan_weights_bytes(plan, u, sw_plan_own_frozen(plan, u).grains);
+    return bytes;
 }
 
 bool sw_plan_uses_nvme(const struct sw_plan *plan) {

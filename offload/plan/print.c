@@ -54,16 +54,20 @@ static void print_cell(FILE *out, int64_t bytes) {
     print_text(out, bytes == 0 ? "-" : sw_format_size(bytes, text));
 }
 
-/* Returns the bytes that a tier keeps under a name. A commit takes the optimizer of all units, wherever it is placed,
- * so drives keep all of it. */
+/* Returns the bytes that a tier keeps under a name. Weights that are read in place take none of a drive. A commit takes
+ * the optimizer of all units, wherever it is placed, so drives keep all of it. */
 static int64_t kept_bytes(const struct sw_plan *plan, const char *name, sw_tier tier) {
     const bool committed = plan->spec.train && tier == SW_NVME && strcmp(name, sw_state_name(SW_OPTIMIZER)) == 0;
-    return committed ? sw_plan_store_bytes(plan) : named_bytes(plan, name, tier);
+    const bool weights = tier == SW_NVME && strcmp(name, sw_state_name(SW_WEIGHTS)) == 0;
+    if (committed)
+        return sw_plan_store_bytes(plan);
+    return named_bytes(plan, name, tier) - (weights ? sw_plan_in_place_bytes(plan) : 0);
 }
 
 int64_t sw_plan_disk_bytes(const struct sw_plan *plan) {
     const int64_t placed = named_bytes(plan, sw_state_name(SW_OPTIMIZER), SW_NVME);
-    return plan->tier_bytes[SW_NVME] - placed + kept_bytes(plan, sw_state_name(SW_OPTIMIZER), SW_NVME);
+    return plan->tier_bytes[SW_NVME] - placed - sw_plan_in_place_bytes(plan) +
+           kept_bytes(plan, sw_state_name(SW_OPTIMIZER), SW_NVME);
 }
 
 static void print_memory(const struct sw_plan *plan, FILE *out) {

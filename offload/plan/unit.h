@@ -77,6 +77,8 @@ struct sw_unit {
     int64_t wide_grain;       /* first wide grain; grains where there is none */
     int64_t replicated_grain; /* first grain of what every rank of a tensor group has; grains where there is none */
     int64_t replicated_elems; /* elements from that grain on, without the padding behind the last tensor */
+    bool in_place;            /* frozen weights that are placed on NVMe are read from the model's own files. It may be
+                               * set once the units are sealed, and not for a unit with a base or in e4m3 */
     struct sw_decay_run *run; /* cover [0, elems) */
     int64_t run_count;
 };
