@@ -189,7 +189,7 @@ static void token_cache_note_use(const char *path) {
     (void)utimensat(AT_FDCWD, path, times, 0);
 }
 
-enum { WAIT_NS = 100000000, BYTE_VOCAB = 256 };
+enum { WAIT_NS = 100000000, SECOND_NS = 1000000000, BYTE_VOCAB = 256 };
 
 bool sw_text_data_is(const char *name, int64_t vocab) {
     struct stat info;
@@ -219,21 +219,42 @@ static void hash_times(XXH3_state_t *hash, const char *path) {
     XXH3_64bits_update(hash, numbers, sizeof numbers);
 }
 
-static sw_status hash_inputs(XXH3_state_t *hash, const struct sw_text_inputs *inputs) {
+/* content: a hash of the files' bytes alone. */
+static sw_status hash_inputs(XXH3_state_t *hash, XXH3_state_t *content, const struct sw_text_inputs *inputs) {
     for (int i = 0; i < inputs->count; i++) {
         SW_TRY(refuse_pipe(inputs->path[i]));
         /* The file's ending decides how it is cut into documents. */
         sw_digest_text(hash, sw_text_is_json(inputs->path[i]) ? "lines" : "text");
-        SW_TRY(sw_digest_file(hash, inputs->path[i]));
+        SW_TRY(sw_digest_file_twice(hash, content, inputs->path[i]));
     }
     return SW_OK;
 }
 
-static sw_status digest_of(const struct sw_text_data_spec *spec, const struct sw_text_inputs *inputs, uint64_t *out) {
-    XXH3_state_t *hash = XXH3_createState();
-    if (hash == NULL)
+/* Returns the digest of the bytes of all files in *out. */
+static sw_status content_of(const struct sw_text_inputs *inputs, uint64_t *out) {
+    XXH3_state_t *content = XXH3_createState();
+    if (content == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to read the data");
+    XXH3_64bits_reset(content);
+    sw_status status = SW_OK;
+    for (int i = 0; i < inputs->count && status == SW_OK; i++)
+        status = sw_digest_file(content, inputs->path[i]);
+    *out = XXH3_64bits_digest(content);
+    XXH3_freeState(content);
+    return status;
+}
+
+/* Returns the digest of the text and of all that decides its tokens in *out, and that of the text in *out_content. */
+static sw_status digest_of(const struct sw_text_data_spec *spec, const struct sw_text_inputs *inputs, uint64_t *out,
+                           uint64_t *out_content) {
+    XXH3_state_t *hash = XXH3_createState(), *content = XXH3_createState();
+    if (hash == NULL || content == NULL) {
+        XXH3_freeState(hash);
+        XXH3_freeState(content);
+        return sw_fail(SW_ERR_NOMEM, "no memory to read the data");
+    }
     XXH3_64bits_reset(hash);
+    XXH3_64bits_reset(content);
     sw_digest_text(hash, SW_TOKENIZE_VERSION);
     XXH3_64bits_update(hash, &spec->seq, sizeof spec->seq);
     sw_digest_text(hash, spec->all_loss ? "all" : "completions");
@@ -248,9 +269,11 @@ static sw_status digest_of(const struct sw_text_data_spec *spec, const struct sw
         sw_digest_text(hash, "pairs");
     sw_status status = sw_digest_model(hash, spec->model);
     if (status == SW_OK)
-        status = hash_inputs(hash, inputs);
+        status = hash_inputs(hash, content, inputs);
     *out = XXH3_64bits_digest(hash);
+    *out_content = XXH3_64bits_digest(content);
     XXH3_freeState(hash);
+    XXH3_freeState(content);
     return status;
 }
 
@@ -306,6 +329,8 @@ static sw_status list_files(const struct sw_text_inputs *inputs, struct sw_text_
         sw_digest_text(hash, last_name(inputs->path[i]));
         XXH3_64bits_update(hash, &bytes, sizeof bytes);
         out->bytes += bytes;
+        out->modified_ns =
+            sw_max_i64(out->modified_ns, (int64_t)info.st_mtim.tv_sec * SECOND_NS + info.st_mtim.tv_nsec);
     }
     out->digest = XXH3_64bits_digest(hash);
     XXH3_freeState(hash);
@@ -327,7 +352,7 @@ static sw_status digest_again(const struct digested *text, struct digested *out)
     if (status == SW_OK)
         status = list_files(&inputs, &out->files);
     if (status == SW_OK)
-        status = digest_of(text->spec, &inputs, &out->digest);
+        status = digest_of(text->spec, &inputs, &out->digest, &out->files.content);
     sw_text_inputs_release(&inputs);
     return status;
 }
@@ -516,8 +541,17 @@ static sw_status note_and_find(const struct sw_text_data_spec *spec, const struc
     return status;
 }
 
-/* Warns if names of text stand for other files than when the run began. `goes_on`: the run continues with the tokens of
- * the old files. */
+/* Tells whether files of the same names and sizes have other bytes than when the run began. Reads them only if one was
+ * written to since, or is a copy. */
+static bool is_edited(const struct sw_text_files *then, const struct sw_text_files *now,
+                      const struct sw_text_inputs *inputs) {
+    uint64_t content = 0;
+    return then->content != 0 && now->modified_ns != then->modified_ns && content_of(inputs, &content) == SW_OK &&
+           content != then->content;
+}
+
+/* Warns if names of text stand for other files than when the run began, or for edited ones. `goes_on`: the run
+ * continues with the tokens of the old files. */
 static void say_changes(const struct noted *noted, bool goes_on) {
     SW_HANDLES_ERRORS(); /* text that cannot be read is no error while its tokens exist, and fails later otherwise */
     const struct sw_option_list *sources = noted->sources;
@@ -526,13 +560,18 @@ static void say_changes(const struct noted *noted, bool goes_on) {
     struct sw_text_inputs inputs;
     struct sw_text_files now = {0};
     char bytes_then[SW_SIZE_CHARS], bytes_now[SW_SIZE_CHARS];
+    bool edited = false;
     if (then->count == 0)
         return;
     if (sw_text_inputs_expand((const char *const *)sources->items, sources->count, &inputs) == SW_OK) {
         (void)list_files(&inputs, &now);
+        edited = now.count > 0 && now.digest == then->digest && is_edited(then, &now, &inputs);
         sw_text_inputs_release(&inputs);
     }
     const bool same_sums = now.count == then->count && now.bytes == then->bytes;
+    if (edited)
+        sw_log_info("%s %s%s was edited since the run began%s", noted->flag, sources->items[0], more,
+                    goes_on ? keeps : "");
     if (now.count == 0 && goes_on)
         sw_log_info("%s %s%s is gone or cannot be read%s", noted->flag, sources->items[0], more, keeps);
     else if (now.count > 0 && (!same_sums || now.digest != then->digest))

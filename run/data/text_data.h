@@ -43,6 +43,8 @@ sw_status sw_text_data_check(const struct sw_settings *settings, int64_t vocab);
 struct sw_text_files {
     int64_t count, bytes; /* 0: unknown, because an older version began the run */
     uint64_t digest;      /* of their names, without folders, and sizes */
+    uint64_t content;     /* digest of their bytes; 0: unknown, because an older version began the run */
+    int64_t modified_ns;  /* when the last of them was written to, since 1970 */
 };
 
 /* The text that --data and --val of a run named, as absolute paths; empty where they named tokens. A zeroed struct is

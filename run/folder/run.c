@@ -460,12 +460,14 @@ static void digest_text(uint64_t digest, char text[DIGEST_CHARS]) {
 
 /* Writes what names of text stood for, if that is known. */
 static void put_files(json_t *root, const char *name, const struct sw_text_files *files) {
-    char digest[DIGEST_CHARS];
+    char digest[DIGEST_CHARS], content[DIGEST_CHARS];
     digest_text(files->digest, digest);
+    digest_text(files->content, content);
     if (files->count > 0)
         json_object_set_new(root, name,
-                            json_pack("{s:I, s:I, s:s}", "count", (json_int_t)files->count, "bytes",
-                                      (json_int_t)files->bytes, "digest", digest));
+                            json_pack("{s:I, s:I, s:s, s:s, s:I}", "count", (json_int_t)files->count, "bytes",
+                                      (json_int_t)files->bytes, "digest", digest, "content", content, "modified_ns",
+                                      (json_int_t)files->modified_ns));
 }
 
 sw_status sw_run_write(const char *folder, const struct sw_run *run) {
@@ -549,11 +551,15 @@ static sw_status read_turn_end(const json_t *root, struct sw_run *run) {
 static void read_files(const json_t *root, const char *name, struct sw_text_files *out) {
     const json_t *files = json_object_get(root, name);
     const char *digest = json_string_value(json_object_get(files, "digest"));
+    const char *content = json_string_value(json_object_get(files, "content"));
     const json_int_t count = json_integer_value(json_object_get(files, "count"));
     const json_int_t bytes = json_integer_value(json_object_get(files, "bytes"));
     if (digest != NULL && count > 0 && bytes >= 0 && sscanf(digest, "%" SCNx64, &out->digest) == 1) {
         out->count = count;
         out->bytes = bytes;
+        out->modified_ns = json_integer_value(json_object_get(files, "modified_ns"));
+        if (content == NULL || sscanf(content, "%" SCNx64, &out->content) != 1)
+            out->content = 0;
     }
 }
 

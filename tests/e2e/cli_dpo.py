@@ -258,6 +258,19 @@ def ranks_have_the_same_losses():
     return problems
 
 
+def edited_pairs_are_said():
+    """A resume goes on with the pairs that the run began with, and says in one line that the file has others."""
+    data, problems = pairs.write(path("edited.jsonl"), pairs.plain()), []
+    program.must(*train("edited", data, steps=1))
+    program.must(*train("unedited", PLAIN, steps=3))
+    for steps, words in ((2, "it is"), (3, "it IS")):
+        text = content("edited.jsonl").decode()
+        program.write(path("edited.jsonl"), text.replace("it is", words, 1))
+        said = program.must("resume", path("edited"), "--steps", steps).err.count(f"{data} was edited since the run began")
+        problems += [] if said == (steps == 3) else [f"step {steps}: said {said} times"]
+    return problems + ([] if rewards_of("edited") == rewards_of("unedited") else ["other losses"])
+
+
 def wrong_pairs_are_refused():
     right = pairs.plain()[0]
     chat = pairs.chats()[0]
@@ -363,5 +376,5 @@ def plans_and_reports_know_it():
 
 script_test.run(trl_has_the_same_losses, tokens_and_masks_are_those_of_the_pairs, placements_have_the_same_bits,
                 adapters_learn_preferences, a_killed_run_goes_on_with_the_same_bits, a_kill_keeps_what_is_done,
-                ranks_have_the_same_losses, wrong_pairs_are_refused, a_wrong_reference_is_refused,
+                ranks_have_the_same_losses, edited_pairs_are_said, wrong_pairs_are_refused, a_wrong_reference_is_refused,
                 a_removed_reference_is_written_anew, plans_and_reports_know_it)

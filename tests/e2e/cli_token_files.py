@@ -120,19 +120,21 @@ def a_folder_that_means_other_files_is_said():
 
 
 def a_text_that_was_edited_in_place():
-    """A file that keeps its name and size is not said to be another one. The run goes on with its tokens, and where these are
-    gone, those of the edited text are refused by its name."""
+    """A file that keeps its name and size is said to be edited, and one that was only written again is not. The run goes on with
+    its tokens, and where these are gone, those of the edited text are refused by its name."""
     problems, environment, text = [], cache_of_its_own("edited-cache"), path("edited", "a.jsonl")
     model = chat_folder("edited-model", **hf_folder.config(vocab_size=300, eos_token_id=END))
     os.makedirs(path("edited"))
     content = lines(*(chat(f"What is {i}?", f"{i} it is.") for i in range(40)))
-    for name, words in (("first", content), ("second", content.replace("What", "That"))):
+    for steps, (name, words) in enumerate((("first", content), ("same", content), ("second", content.replace("What", "That"))), 1):
         program.write(text, words)
         begins = ("train", "--model", model, "--init", "--data", path("edited"), "--run", path("on-edited"), *program.SHAPE, "--steps", 1)
-        ended = program.run(*(begins if name == "first" else ("resume", path("on-edited"), "--steps", 2)), env=environment)
-        expect(problems, f"{name}: {ended.err[-300:]}", (ended.code, "when the run began and means" in ended.err), (0, False))
+        ended = program.run(*(begins if name == "first" else ("resume", path("on-edited"), "--steps", steps)), env=environment)
+        expect(problems, f"{name}: {ended.err[-300:]}",
+               (ended.code, "when the run began and means" in ended.err, "was edited since the run began; the run goes on" in ended.err),
+               (0, False, name == "second"))
     shutil.rmtree(path("edited-cache"))
-    ended = program.run("resume", path("on-edited"), "--steps", 3, env=environment)
+    ended = program.run("resume", path("on-edited"), "--steps", 4, env=environment)
     expect(problems, f"without its tokens: {ended.err[-400:]}",
            (ended.code, "not those that the run began with" in ended.err, f"while comparing the tokens of {path('edited')}" in ended.err), (1, True, True))
     return problems

@@ -59,7 +59,8 @@ static void describe(struct sw_run *run) {
     add(&run->texts.data, "/text/a*.jsonl");
     add(&run->texts.data, "/text/b.txt");
     add(&run->texts.val, "/text/held.jsonl");
-    run->texts.data_files = (struct sw_text_files){.count = 2, .bytes = 100, .digest = 3};
+    run->texts.data_files =
+        (struct sw_text_files){.count = 2, .bytes = 100, .digest = 3, .content = 5, .modified_ns = 6};
     run->texts.val_files = (struct sw_text_files){.count = 1, .bytes = 10, .digest = 4};
     run->products = (struct sw_algorithm_record){.library = 1, .gpu = "none such"};
     run->model_files = json_pack("{s:s}", "tokenizer.json", ID);

@@ -43,13 +43,20 @@ void sw_digest_text(XXH3_state_t *hash, const char *text) {
 }
 
 sw_status sw_digest_file(XXH3_state_t *hash, const char *path) {
+    return sw_digest_file_twice(hash, NULL, path);
+}
+
+sw_status sw_digest_file_twice(XXH3_state_t *hash, XXH3_state_t *other, const char *path) {
     char *bytes = malloc(READ_BYTES);
     int fd = -1;
     ssize_t count = -1;
     sw_status status =
         bytes != NULL ? sw_file_open_to_read(path, &fd) : sw_fail(SW_ERR_NOMEM, "no memory to read %s", path);
-    while (fd >= 0 && (count = read(fd, bytes, READ_BYTES)) > 0)
+    while (fd >= 0 && (count = read(fd, bytes, READ_BYTES)) > 0) {
         XXH3_64bits_update(hash, bytes, (size_t)count);
+        if (other != NULL)
+            XXH3_64bits_update(other, bytes, (size_t)count);
+    }
     if (status == SW_OK && count < 0)
         status = sw_fail(SW_ERR_ARG, "%s: %s", path, strerror(errno));
     if (fd >= 0)

@@ -58,6 +58,8 @@ void sw_tokenized_say(const struct sw_tokenized *made, const char *out);
 void sw_digest_text(XXH3_state_t *hash, const char *text);
 /* Hashes the bytes of a file. */
 sw_status sw_digest_file(XXH3_state_t *hash, const char *path);
+/* Does the same for two hashes, from one reading. */
+sw_status sw_digest_file_twice(XXH3_state_t *hash, XXH3_state_t *other, const char *path);
 /* Hashes what a model's folder, or a tokenizer.json, says about text. */
 sw_status sw_digest_model(XXH3_state_t *hash, const char *model);
 
