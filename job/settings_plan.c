@@ -60,10 +60,12 @@ static void count_flops(const struct sw_units *units, int64_t unit, const struct
     const double rows = (double)(settings->micro_batch * settings->seq);
     double all = head && units->tied ? (double)table->elems : 0.0, last = 0.0, frozen = 0.0;
     const struct sw_unit *of = &units->unit[unit];
-    const int64_t matrix = last_matrix(of), adapter = matrix < 0 ? -1 : sw_lora_of(of, matrix);
+    const int64_t matrix = last_matrix(of);
+    const char *name = matrix < 0 ? "" : of->tensor[matrix].name;
+    const int a = sw_lora_factor(of, name, SW_LORA_A), b = sw_lora_factor(of, name, SW_LORA_B);
     for (int64_t t = 0; t < of->tensor_count; t++) {
         const double elems = multiplying(&of->tensor[t]);
-        const bool is_last = t == matrix || (adapter >= 0 && (t == adapter || t == adapter + 1));
+        const bool is_last = t == matrix || t == a || t == b;
         all += elems;
         last += is_last && !of->tensor[t].frozen ? elems : 0.0;
         frozen += of->tensor[t].frozen ? elems : 0.0;

@@ -9,6 +9,13 @@
  * area for each product that reads it. The gradient at it is made there too, masked by the same random words, and added
  * to dx.
  *
+ * Tiles of a half share the factors that are not cut: A of its first product, B of its last. The first tile has them
+ * and hands copies on behind the normalised input, so each tile multiplies by what it has, and the device holds no
+ * other tile's weights for it. In the backward pass, from the last tile to the first, each adds its part of their
+ * gradients to fp32 sums that lie there behind the gradient at the normalised input; the first adds the sums to its
+ * accumulators. Handing on x·Aᵀ instead would need fewer flops, but B of the last product would then need the sum over
+ * all tiles, which no earlier tile's backward pass has.
+ *
  * The result of A is not kept for the backward pass. To compute it again costs rank / outputs of the product beside it,
  * which is less than the memory is worth. */
 #include "model/lora.h"
@@ -80,7 +87,7 @@ static sw_status scaled(const struct sw_model *model, const struct sw_unit_call 
  * them. Each adapter and micro-batch has a stream, and that of A's first values is none of them, as `draw` is not 0. */
 static sw_status drop(const struct sw_model *model, const struct sw_unit_call *call, const struct sw_adapter *adapter,
                       const void *x, void *y) {
-    const struct sw_tensor *a = &model->units->unit[call->unit].tensor[adapter->a];
+    const struct sw_tensor *a = &model->units->unit[adapter->a.unit].tensor[adapter->a.tensor];
     const int64_t cols = a->part.cols;
     return sw_dropout(call->stream, .type = model->shape.type, .elems = model->rows * cols,
                       .rate = model->shape.tuning.lora.dropout, .seed = call->seed,
@@ -99,12 +106,60 @@ static sw_status input_of(const struct sw_model *model, const struct sw_unit_cal
     return drop(model, call, adapter, x, dropped);
 }
 
+/* Every shared factor has as many elements: rank times the hidden size. */
+static int64_t shared_elems(const struct sw_model *model) {
+    return sw_round_up(model->shape.tuning.lora.rank * model->config.hidden, SW_TENSOR_ALIGN_ELEMS);
+}
+
+int64_t sw_adapters_handed_offset(const struct sw_model *model) {
+    return 2 * sw_norm_offset(model);
+}
+
+/* Returns the most factors that a half's tiles share: A of each piece of the first matrix, and B of the last. */
+static int most_shared(const struct sw_model *model, const struct sw_tile *tile) {
+    const bool mlp = tile->kind == MLP_FIRST || tile->kind == MLP_NEXT;
+    return sw_block_pieces(&model->config, mlp ? UP_WEIGHT : QKV_WEIGHT) + 1;
+}
+
+int64_t sw_adapters_handed_bytes(const struct sw_model *model, const struct sw_tile *tile) {
+    const bool shares = model->adapter != NULL && model->cut.tiles > 1 && !tile->last;
+    return shares ? most_shared(model, tile) * shared_elems(model) * (int64_t)sizeof(float) : 0;
+}
+
+/* Return the address of a factor, and of its accumulator. */
+static const void *factor_at(const struct sw_model *model, const struct sw_unit_call *call,
+                             const struct sw_factor *factor) {
+    const char *handed = area_at((void *)(uintptr_t)call->in, sw_adapters_handed_offset(model));
+    if (factor->unit == call->unit)
+        return tensor_at(model, call, factor->tensor);
+    return handed + factor->place * shared_elems(model) * sw_dtype_bytes(model->shape.type);
+}
+
+static float *factor_acc_at(const struct sw_model *model, const struct sw_unit_call *call,
+                            const struct sw_factor *factor) {
+    float *handed = area_at(call->grad, sw_adapters_handed_offset(model));
+    if (factor->unit == call->unit)
+        return acc_at(model, call, factor->tensor);
+    return handed + factor->place * shared_elems(model);
+}
+
+/* Return the address of the rows of B that the rank multiplies by, and of their accumulator. */
+static const void *b_at(const struct sw_model *model, const struct sw_unit_call *call,
+                        const struct sw_adapter *adapter) {
+    return (const char *)factor_at(model, call, &adapter->b) + adapter->b_first * sw_dtype_bytes(model->shape.type);
+}
+
+static float *b_acc_at(const struct sw_model *model, const struct sw_unit_call *call,
+                       const struct sw_adapter *adapter) {
+    return factor_acc_at(model, call, &adapter->b) + adapter->b_first;
+}
+
 /* Adds dh·A, the gradient at an adapter's input, to dx. */
 static sw_status add_input_gradient(const struct sw_model *model, const struct sw_unit_call *call,
                                     const struct sw_adapter *adapter, const struct sw_gemm *shape, const void *dh,
                                     void *dx) {
     void *gradient = shape->accumulate ? dx : area_at(call->work, model->work.adapter_input);
-    SW_TRY(sw_gemm(call->stream, shape, dh, tensor_at(model, call, adapter->a), NULL, gradient,
+    SW_TRY(sw_gemm(call->stream, shape, dh, factor_at(model, call, &adapter->a), NULL, gradient,
                    area_at(call->work, model->work.scratch)));
     if (shape->accumulate)
         return SW_OK;
@@ -112,17 +167,6 @@ static sw_status add_input_gradient(const struct sw_model *model, const struct s
         SW_TRY(drop(model, call, adapter, gradient, gradient));
     return sw_add(call->stream, .type = model->shape.type, .elems = shape->m * shape->n, .a = gradient, .b = dx,
                   .y = dx);
-}
-
-/* Return the addresses of an adapter's B, and of its accumulator. */
-static const void *b_at(const struct sw_model *model, const struct sw_unit_call *call,
-                        const struct sw_adapter *adapter) {
-    return (const char *)tensor_at(model, call, adapter->b) + adapter->b_first * sw_dtype_bytes(model->shape.type);
-}
-
-static float *b_acc_at(const struct sw_model *model, const struct sw_unit_call *call,
-                       const struct sw_adapter *adapter) {
-    return acc_at(model, call, adapter->b) + adapter->b_first;
 }
 
 /* Returns the address of a piece's columns in the rows of a product's result. */
@@ -139,7 +183,7 @@ sw_status sw_adapter_forward(const struct sw_model *model, const struct sw_unit_
             continue;
         const struct products p = products_of(model, name, adapter);
         SW_TRY(input_of(model, call, adapter, x, &input));
-        SW_TRY(scaled(model, call, &p.down, input, tensor_at(model, call, adapter->a), &h));
+        SW_TRY(scaled(model, call, &p.down, input, factor_at(model, call, &adapter->a), &h));
         SW_TRY(sw_gemm(call->stream, &p.up, h, b_at(model, call, adapter), NULL, columns(model, adapter, y),
                        area_at(call->work, model->work.scratch)));
     }
@@ -171,12 +215,64 @@ sw_status sw_adapter_weight_gradient(const struct sw_model *model, const struct 
         const struct products p = products_of(model, name, adapter);
         const char *dy_piece = columns(model, adapter, dy);
         SW_TRY(input_of(model, call, adapter, x, &input));
-        SW_TRY(scaled(model, call, &p.down, input, tensor_at(model, call, adapter->a), &h));
+        SW_TRY(scaled(model, call, &p.down, input, factor_at(model, call, &adapter->a), &h));
         SW_TRY(sw_gemm(call->stream, &p.b_gradient, dy_piece, h, NULL, b_acc_at(model, call, adapter), scratch));
         SW_TRY(scaled(model, call, &p.up_back, dy_piece, b_at(model, call, adapter), &dh));
-        SW_TRY(sw_gemm(call->stream, &p.a_gradient, dh, input, NULL, acc_at(model, call, adapter->a), scratch));
+        SW_TRY(sw_gemm(call->stream, &p.a_gradient, dh, input, NULL, factor_acc_at(model, call, &adapter->a), scratch));
     }
     return SW_OK;
+}
+
+/* Does something for each factor that a tile's adapters share with those of other tiles. */
+typedef sw_status (*shared_function)(const struct sw_model *model, const struct sw_unit_call *call,
+                                     const struct sw_factor *factor);
+static sw_status for_shared(const struct sw_model *model, const struct sw_unit_call *call, shared_function function) {
+    for (int linear = 0; linear < LINEARS; linear++)
+        for (int piece = 0; piece < SW_MOST_PIECES; piece++) {
+            const struct sw_adapter *adapter = adapter_of(model, call->unit, (enum linear_name)linear, piece);
+            if (adapter != NULL && adapter->a.shared)
+                SW_TRY(function(model, call, &adapter->a));
+            if (adapter != NULL && adapter->b.shared)
+                SW_TRY(function(model, call, &adapter->b));
+        }
+    return SW_OK;
+}
+
+static int64_t factor_elems(const struct sw_model *model, const struct sw_factor *factor) {
+    return model->units->unit[factor->unit].tensor[factor->tensor].elems;
+}
+
+static sw_status hand_on_factor(const struct sw_model *model, const struct sw_unit_call *call,
+                                const struct sw_factor *factor) {
+    const int64_t typed = sw_dtype_bytes(model->shape.type);
+    char *to = area_at(call->out, sw_adapters_handed_offset(model) + factor->place * shared_elems(model) * typed);
+    return sw_copy_on_device(call->stream, to, factor_at(model, call, factor), factor_elems(model, factor) * typed);
+}
+
+static sw_status zero_handed_acc(const struct sw_model *model, const struct sw_unit_call *call,
+                                 const struct sw_factor *factor) {
+    return sw_zero(call->stream, factor_acc_at(model, call, factor),
+                   factor_elems(model, factor) * (int64_t)sizeof(float));
+}
+
+static sw_status add_handed_acc(const struct sw_model *model, const struct sw_unit_call *call,
+                                const struct sw_factor *factor) {
+    const float *handed = area_at(call->grad, sw_adapters_handed_offset(model));
+    float *acc = acc_at(model, call, factor->tensor);
+    return sw_add(call->stream, .type = SW_F32, .elems = factor_elems(model, factor), .a = acc,
+                  .b = handed + factor->place * shared_elems(model), .y = acc);
+}
+
+sw_status sw_adapters_hand_on(const struct sw_model *model, const struct sw_unit_call *call) {
+    return for_shared(model, call, hand_on_factor);
+}
+
+sw_status sw_adapters_begin_backward(const struct sw_model *model, const struct sw_unit_call *call) {
+    return sw_tile_of(&model->cut, call->unit).last ? for_shared(model, call, zero_handed_acc) : SW_OK;
+}
+
+sw_status sw_adapters_end_backward(const struct sw_model *model, const struct sw_unit_call *call) {
+    return sw_tile_of(&model->cut, call->unit).first ? for_shared(model, call, add_handed_acc) : SW_OK;
 }
 
 /* A GPU's products take operands that begin at such multiples. */
@@ -192,6 +288,18 @@ static struct sw_own_rows columns_of(const struct sw_model *model, enum linear_n
                                 .rows = model->config.out_first ? base->part.rows : base->part.cols};
 }
 
+/* Finds a factor of the adapter beside a piece of a matrix: in the unit, or, if the tiles of the half share it, in the
+ * first of these. Returns false if there is no adapter. */
+static bool find_factor(const struct sw_model *model, int64_t u, enum linear_name linear, int piece, const char *matrix,
+                        bool is_a, struct sw_factor *out) {
+    const bool shared = model->cut.tiles > 1 && is_a == !is_behind_sum(linear);
+    const struct sw_tile tile = sw_tile_of(&model->cut, u);
+    *out = (struct sw_factor){
+        .unit = shared ? u - tile.index : u, .shared = shared, .place = is_a ? piece : most_shared(model, &tile) - 1};
+    out->tensor = sw_lora_factor(&model->units->unit[out->unit], matrix, is_a ? SW_LORA_A : SW_LORA_B);
+    return out->tensor >= 0;
+}
+
 /* Lists the adapters of a product of a block, of whose matrix the unit has the pieces from tensor `first` on. */
 static sw_status list_product(struct sw_model *model, int64_t u, enum linear_name linear, int first) {
     const bool gpu = !sw_device_info(model->device).host_memory;
@@ -201,21 +309,18 @@ static sw_status list_product(struct sw_model *model, int64_t u, enum linear_nam
     for (int piece = 0; piece < sw_block_pieces(&model->config, sw_weight_of(linear)); piece++) {
         const struct sw_tensor *base = &unit->tensor[first + piece];
         const struct sw_own_rows own = columns_of(model, linear, piece, base, col);
-        const int64_t a = sw_lora_of(unit, first + piece);
-        if (a >= 0)
-            model->adapter[(u * LINEARS + linear) * SW_MOST_PIECES + piece] =
-                (struct sw_adapter){.a = (int)a,
-                                    .b = (int)a + 1,
-                                    .col = own.collected,
-                                    .cols = own.rows,
-                                    .b_first = own.first * rank,
-                                    .stream = sw_lora_stream(&unit->tensor[a])};
-        if (a >= 0 && gpu && own.collected * typed % PIECE_ALIGN_BYTES != 0)
+        struct sw_adapter adapter = {.col = own.collected, .cols = own.rows, .b_first = own.first * rank};
+        col += own.rows;
+        if (!find_factor(model, u, linear, piece, base->name, true, &adapter.a) ||
+            !find_factor(model, u, linear, piece, base->name, false, &adapter.b))
+            continue;
+        adapter.stream = sw_lora_stream(&model->units->unit[adapter.a.unit].tensor[adapter.a.tensor]);
+        model->adapter[(u * LINEARS + linear) * SW_MOST_PIECES + piece] = adapter;
+        if (gpu && own.collected * typed % PIECE_ALIGN_BYTES != 0)
             return sw_fail(SW_ERR_UNSUPPORTED,
                            "the result of %s begins at column %lld, and a GPU multiplies from multiples of %lld on; "
                            "leave it out of --lora-targets",
                            base->name, (long long)own.collected, (long long)(PIECE_ALIGN_BYTES / typed));
-        col += own.rows;
     }
     return SW_OK;
 }

@@ -583,9 +583,11 @@ sw_status sw_tile_forward(struct sw_model *model, const struct sw_unit_call *cal
     SW_TRY(t.mlp ? sw_linear_forward(model, call, LINEAR_DOWN, DOWN_WEIGHT, t.s.activated, call->in, call->out)
                  : sw_linear_forward(model, call, LINEAR_PROJECTION, PROJECTION_WEIGHT, t.s.attention_out, call->in,
                                      call->out));
-    return t.tile.last ? SW_OK
-                       : sw_copy_on_device(call->stream, area_at(call->out, sw_norm_offset(model)), t.n,
-                                           hidden_elems(model) * sw_dtype_bytes(model->shape.type));
+    if (t.tile.last)
+        return SW_OK;
+    SW_TRY(sw_copy_on_device(call->stream, area_at(call->out, sw_norm_offset(model)), t.n,
+                             hidden_elems(model) * sw_dtype_bytes(model->shape.type)));
+    return sw_adapters_hand_on(model, call);
 }
 
 sw_status sw_tile_backward(struct sw_model *model, const struct sw_unit_call *call) {
@@ -593,9 +595,11 @@ sw_status sw_tile_backward(struct sw_model *model, const struct sw_unit_call *ca
     void *narrow = area_at(call->work, model->work.narrow);
     void *norm_grad = area_at(call->grad, sw_norm_offset(model));
     void *dn = t.tile.last ? norm_grad : narrow; /* the backward pass begins with the last tile */
+    SW_TRY(sw_adapters_begin_backward(model, call));
     SW_TRY(t.mlp ? sw_mlp_backward(model, call, t.n, &t.s, dn) : sw_attend_backward(model, call, t.n, &t.s, dn));
     if (!t.tile.last)
         SW_TRY(sw_add(call->stream, model->shape.type, hidden_elems(model), norm_grad, narrow, norm_grad));
+    SW_TRY(sw_adapters_end_backward(model, call));
     return t.tile.first
                ? norm_backward(model, call, t.mlp ? NORM2_SCALE : NORM1_SCALE, norm_grad, call->in, t.mean, t.rstd)
                : SW_OK;

@@ -181,9 +181,7 @@ sw_status sw_tuning_apply(const struct sw_tuning *tuning, const struct sw_model_
     if (!sw_tuning_freezes(tuning))
         return SW_OK;
     units->base = (sw_base_format)tuning->base;
-    if (tuning->lora.rank > 0 && tiles > 1)
-        return sw_fail(SW_ERR_UNSUPPORTED, "--lora needs whole blocks; leave out --tiles");
-    SW_TRY(tuning->lora.rank > 0 ? sw_lora_add(&tuning->lora, config, ranks > 1, units)
+    SW_TRY(tuning->lora.rank > 0 ? sw_lora_add(&tuning->lora, config, ranks > 1, tiles, units)
                                  : freeze_tensors(tuning->freeze, config, block_units, units));
     /* Its gradient comes first, and that of a tied table begins with the head. */
     for (int64_t t = 1; t < embedding->tensor_count; t++)

@@ -91,6 +91,7 @@ struct adapted {
     const struct sw_model_config *config;
     struct sw_units *units;
     bool group;
+    int64_t tiles; /* of each half of a block, or of a rank's part of it */
 };
 
 /* The matrix of a product of a block, or one of its pieces, and the unit's part of it. */
@@ -152,34 +153,36 @@ static struct sw_part part_of_b(const struct adapted *adapted, const struct matr
     return part;
 }
 
-static sw_status add_tensor(struct sw_unit *unit, const struct matrix *of, const char *end, int64_t rows, int64_t cols,
-                            const struct sw_part *part) {
+/* Adds a factor of an adapter to a unit, unless it is there. The later tiles of a half share a factor that is not cut
+ * with the first, which has it. */
+static sw_status add_factor(const struct adapted *adapted, int64_t u, const struct matrix *of, const char *factor,
+                            const int64_t dim[2], const struct sw_part *part) {
+    const int64_t block_units = (adapted->units->count - 2) / adapted->config->layers;
+    const bool first = (u - 1) % block_units % adapted->tiles == 0, cut = part->rows * part->cols < dim[0] * dim[1];
+    struct sw_unit *unit = &adapted->units->unit[u];
     char name[SW_TENSOR_NAME_CHARS];
-    if (snprintf(name, sizeof name, "%s%s", of->module, end) >= (int)sizeof name)
+    if (snprintf(name, sizeof name, "%s%s", of->module, factor) >= (int)sizeof name)
         return sw_fail(SW_ERR_UNSUPPORTED, "the adapter of %s would have a name of more than %d characters", of->module,
                        SW_TENSOR_NAME_CHARS - 1);
-    SW_TRY(sw_unit_add_part(unit, name, 2, (int64_t[]){rows, cols}, part, true));
+    if (sw_unit_find(unit, name) != NULL || !(first || cut))
+        return SW_OK;
+    SW_TRY(sw_unit_add_part(unit, name, 2, dim, part, true));
     unit->tensor[unit->tensor_count - 1].added = true;
     return SW_OK;
 }
 
 /* Adds the adapters that a part of --lora-targets names, unless they are there. *found: it named some. */
 static sw_status add_adapters(const struct adapted *adapted, int64_t u, const char *part, bool *found) {
-    struct sw_unit *unit = &adapted->units->unit[u];
     const int64_t rank = adapted->lora->rank;
     for (int linear = 0; linear < LINEARS; linear++) {
         struct matrix of;
         for (int piece = 0; matrix_of(adapted, u, (enum linear_name)linear, piece, &of); piece++) {
             const struct sw_part a = part_of_a(adapted, &of), b = part_of_b(adapted, &of);
-            char name[SW_TENSOR_NAME_CHARS + sizeof SW_LORA_A];
             if (!targets(part, (enum linear_name)linear, of.module))
                 continue;
             *found = true;
-            snprintf(name, sizeof name, "%s%s", of.module, SW_LORA_A);
-            if (sw_unit_find(unit, name) != NULL)
-                continue;
-            SW_TRY(add_tensor(unit, &of, SW_LORA_A, rank, of.inputs, &a));
-            SW_TRY(add_tensor(unit, &of, SW_LORA_B, of.outputs, rank, &b));
+            SW_TRY(add_factor(adapted, u, &of, SW_LORA_A, (int64_t[]){rank, of.inputs}, &a));
+            SW_TRY(add_factor(adapted, u, &of, SW_LORA_B, (int64_t[]){of.outputs, rank}, &b));
         }
     }
     return SW_OK;
@@ -218,10 +221,11 @@ static int64_t save(const char *part, struct sw_units *units) {
     return count;
 }
 
-sw_status sw_lora_add(const struct sw_lora *lora, const struct sw_model_config *config, bool group,
+sw_status sw_lora_add(const struct sw_lora *lora, const struct sw_model_config *config, bool group, int64_t tiles,
                       struct sw_units *units) {
     const char *text = lora->modules_to_save;
-    SW_TRY(add_targets(&(struct adapted){.lora = lora, .config = config, .units = units, .group = group}));
+    SW_TRY(
+        add_targets(&(struct adapted){.lora = lora, .config = config, .units = units, .group = group, .tiles = tiles}));
     for (int64_t u = 0; u < units->count; u++)
         for (int64_t t = 0; t < units->unit[u].tensor_count; t++)
             units->unit[u].tensor[t].frozen = !units->unit[u].tensor[t].added;
@@ -234,14 +238,14 @@ sw_status sw_lora_add(const struct sw_lora *lora, const struct sw_model_config *
     return SW_OK;
 }
 
-int64_t sw_lora_of(const struct sw_unit *unit, int64_t tensor) {
+int sw_lora_factor(const struct sw_unit *unit, const char *matrix, const char *factor) {
     char module[SW_TENSOR_NAME_CHARS], name[SW_TENSOR_NAME_CHARS + sizeof SW_LORA_A];
-    if (unit->tensor[tensor].added || !sw_name_ends_with(unit->tensor[tensor].name, WEIGHT))
+    if (!sw_name_ends_with(matrix, WEIGHT))
         return -1;
-    sw_lora_module(unit->tensor[tensor].name, module);
-    snprintf(name, sizeof name, "%s%s", module, SW_LORA_A);
-    const struct sw_tensor *a = sw_unit_find(unit, name);
-    return a == NULL ? -1 : a - unit->tensor;
+    sw_lora_module(matrix, module);
+    snprintf(name, sizeof name, "%s%s", module, factor);
+    const struct sw_tensor *found = sw_unit_find(unit, name);
+    return found == NULL ? -1 : (int)(found - unit->tensor);
 }
 
 uint64_t sw_lora_stream(const struct sw_tensor *tensor) {

@@ -45,17 +45,18 @@ double sw_lora_scale(const struct sw_lora *lora);
 sw_status sw_lora_check(const struct sw_lora *lora);
 
 /* Adds the adapters' tensors to the blocks of units that are not sealed, and freezes all other tensors but
- * modules_to_save. A block is one unit, or in a tensor group (`group`) two, which have a rank's part of each half
- * (Shoeybi et al., arXiv 1909.08053). Beside a matrix whose outputs are cut, the group cuts the rows of B, and every
- * rank has A; beside one whose inputs are cut, it cuts the columns of A, and every rank has B. Refuses names that no
- * matrix or tensor of the model has. */
-sw_status sw_lora_add(const struct sw_lora *lora, const struct sw_model_config *config, bool group,
+ * modules_to_save. Beside a matrix whose outputs are cut among the ranks of a tensor group (`group`; Shoeybi et al.,
+ * arXiv 1909.08053) and their tiles, the rows of B are cut, and every rank has A; beside one whose inputs are cut, the
+ * columns of A are cut, and every rank has B. Of a rank's tiles the first of each half has what is not cut. Refuses
+ * names that no matrix or tensor of the model has. */
+sw_status sw_lora_add(const struct sw_lora *lora, const struct sw_model_config *config, bool group, int64_t tiles,
                       struct sw_units *units);
 
 /* Writes the name of a tensor's module: all but its last part. */
 void sw_lora_module(const char *tensor, char module[SW_TENSOR_NAME_CHARS]);
-/* Returns the index of the tensor A of a tensor's adapter, behind which B comes; -1: it has none. */
-int64_t sw_lora_of(const struct sw_unit *unit, int64_t tensor);
+/* Returns the index in a unit of a factor (SW_LORA_A or SW_LORA_B) of the adapter beside a matrix of this name; -1: the
+ * unit does not have it. */
+int sw_lora_factor(const struct sw_unit *unit, const char *matrix, const char *factor);
 
 /* Returns the stream of core/rng.h from which the first values of a tensor A are drawn. */
 uint64_t sw_lora_stream(const struct sw_tensor *tensor);

@@ -139,8 +139,9 @@ static sw_status add_half(const struct sw_model *model, const struct sw_unit_cal
         return begin_half(model, call, name, weight, x);
     const void *matrix;
     SW_TRY(sw_block_matrix(model, call, weight, &matrix));
-    return sw_gemm_add(call->stream, &model->linear[name].forward_continued, x, matrix, NULL, call->in, call->out,
-                       area_at(call->work, model->work.scratch));
+    SW_TRY(sw_gemm_add(call->stream, &model->linear[name].forward_continued, x, matrix, NULL, call->in, call->out,
+                       area_at(call->work, model->work.scratch)));
+    return sw_adapter_forward(model, call, name, x, call->out);
 }
 
 /* Tells whether the unit has the norm of its half, as its first tile does. */
@@ -168,10 +169,11 @@ static sw_status fill_norm(const struct sw_model *model, const struct sw_unit_ca
 
 /* Hands the normalised input on to the half's next tile, if there is one. */
 static sw_status hand_on(const struct sw_model *model, const struct sw_unit_call *call, const void *n) {
-    return sw_tile_of(&model->cut, call->unit).last
-               ? SW_OK
-               : sw_copy_on_device(call->stream, area_at(call->out, sw_norm_offset(model)), n,
-                                   model->rows * row_bytes(model));
+    if (sw_tile_of(&model->cut, call->unit).last)
+        return SW_OK;
+    SW_TRY(
+        sw_copy_on_device(call->stream, area_at(call->out, sw_norm_offset(model)), n, model->rows * row_bytes(model)));
+    return sw_adapters_hand_on(model, call);
 }
 
 /* The passes of a tensor rank; engine.h says what each leaves to the plan. */
@@ -212,7 +214,9 @@ static sw_status rank_backward(struct sw_model *model, const struct sw_unit_call
     const void *n = normed_of(model, call, &s);
     void *sum = area_at(call->grad, sw_norm_offset(model)), *out = tile.first ? call->norm_grad : sum;
     void *dn = tile.first || tile.last ? out : area_at(call->work, model->work.narrow);
+    SW_TRY(sw_adapters_begin_backward(model, call));
     SW_TRY(is_mlp(model, call) ? sw_mlp_backward(model, call, n, &s, dn) : sw_attend_backward(model, call, n, &s, dn));
+    SW_TRY(sw_adapters_end_backward(model, call));
     return tile.last ? SW_OK
                      : sw_add(call->stream, .type = model->shape.type, .elems = model->rows * model->config.hidden,
                               .a = sum, .b = dn, .y = out);

@@ -3,6 +3,7 @@
 #ifndef SW_MODEL_MODEL_PRIVATE_H
 #define SW_MODEL_MODEL_PRIVATE_H
 
+#include "core/size.h"
 #include "model/hf/family.h"
 #include "model/model.h"
 
@@ -123,10 +124,18 @@ struct widths {
     int64_t q, kv, qkv, ffn, up;
 };
 
-/* The adapter of a piece of a product's matrix: its tensors in the unit, and the columns of the product's result that
- * the piece has. cols 0: there is none. */
+/* A factor of an adapter. The tiles of a half share a factor that is not cut (adapter.c). */
+struct sw_factor {
+    int64_t unit; /* the unit that has the tensor: the adapter's own, or the first tile of its half */
+    int tensor;   /* its index in that unit */
+    bool shared;  /* a later tile uses the copy that is handed on, at this place */
+    int place;
+};
+
+/* The adapter of a piece of a product's matrix, and the columns of the product's result that the piece has. cols 0:
+ * there is none. */
 struct sw_adapter {
-    int a, b;
+    struct sw_factor a, b;
     int64_t col, cols;
     int64_t b_first; /* first element of B that the rank multiplies by */
     uint64_t stream; /* of its dropout's random words, in micro-batch 0 */
@@ -224,7 +233,10 @@ struct head_products sw_head_products(const struct sw_model *model, int64_t rows
 /* Returns the offset of the normalised input in what one tile of a half hands to the next: first the residual with the
  * sum so far, then the half's normalised input; in the backward pass the gradients of both. The backward pass of a tile
  * needs only the normalised input, which is the same for all tiles, so only the first tile's output is kept. */
-int64_t sw_norm_offset(const struct sw_model *model);
+enum { AREA_ALIGN_BYTES = 128 };
+static inline int64_t sw_norm_offset(const struct sw_model *model) {
+    return sw_round_up(model->rows * model->config.hidden * sw_dtype_bytes(model->shape.type), AREA_ALIGN_BYTES);
+}
 
 /* Returns the largest number of keys that a query may see, its own included. */
 static inline int64_t sw_most_keys(const struct sw_model *model) {
@@ -298,6 +310,16 @@ sw_status sw_adapter_input_gradient(const struct sw_model *model, const struct s
                                     enum linear_name name, const void *dy, void *dx);
 sw_status sw_adapter_weight_gradient(const struct sw_model *model, const struct sw_unit_call *call,
                                      enum linear_name name, const void *x, const void *dy);
+
+/* Return the bytes that a tile of a half hands on for the adapters of the next, and where they begin in its output. */
+int64_t sw_adapters_handed_bytes(const struct sw_model *model, const struct sw_tile *tile);
+int64_t sw_adapters_handed_offset(const struct sw_model *model);
+/* Hand on what the next tile's adapters share with this one's, unless it is the last of its half. Begin and end the
+ * backward pass of a tile, around which the gradients of what is shared are summed. Without adapters, and in halves
+ * that are not cut, they do nothing. */
+sw_status sw_adapters_hand_on(const struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_adapters_begin_backward(const struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_adapters_end_backward(const struct sw_model *model, const struct sw_unit_call *call);
 
 /* Helpers that a block and its tiles share. */
 sw_status sw_norm_forward(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor scale,

@@ -219,8 +219,6 @@ struct head_products sw_head_products(const struct sw_model *model, int64_t rows
     };
 }
 
-enum { AREA_ALIGN_BYTES = 128 };
-
 static int64_t place(int64_t *used_bytes, int64_t bytes) {
     const int64_t at = *used_bytes;
     *used_bytes += sw_round_up(bytes, AREA_ALIGN_BYTES);
@@ -492,7 +490,8 @@ struct sw_unit_cost sw_model_unit_cost(const struct sw_model *model, int64_t uni
         return (struct sw_unit_cost){.output_bytes = hidden_bytes};
     const struct sw_tile tile = sw_tile_of(&model->cut, unit);
     return (struct sw_unit_cost){
-        .output_bytes = tile.last ? hidden_bytes : sw_norm_offset(model) + hidden_bytes,
+        .output_bytes =
+            tile.last ? hidden_bytes : sw_adapters_handed_offset(model) + sw_adapters_handed_bytes(model, &tile),
         .saved_bytes = model->saved[tile.kind].saved_bytes,
         .derived_bytes = model->saved[tile.kind].derived_bytes,
         .unnormed_bytes = model->saved[tile.kind].unnormed_bytes,
@@ -506,8 +505,4 @@ struct sw_unit_cost sw_model_unit_cost(const struct sw_model *model, int64_t uni
 int64_t sw_cache_values_offset(const struct sw_model *model) {
     const int64_t row_bytes = model->widths.kv * sw_dtype_bytes(model->shape.type);
     return sw_round_up(model->shape.context * row_bytes, AREA_ALIGN_BYTES);
-}
-
-int64_t sw_norm_offset(const struct sw_model *model) {
-    return sw_round_up(model->rows * model->config.hidden * sw_dtype_bytes(model->shape.type), AREA_ALIGN_BYTES);
 }

@@ -13,6 +13,7 @@
 #include "io/safetensors/safetensors.h"
 #include "model/hf/checkpoint.h"
 #include "model/hf/family.h"
+#include "model/hf/whole_tensor.h"
 #include "model/model.h"
 
 #include <assert.h>
@@ -324,10 +325,9 @@ static sw_status check_tensors(struct sw_peft *self, json_t *saved) {
     return adapters > 0 ? SW_OK : sw_fail(SW_ERR_ARG, "the adapter in %s has no tensor of an adapter", self->folder);
 }
 
-static bool file_has(const void *context, int64_t unit, const char *module) {
+static bool file_has(const void *context, const char *module) {
     const struct sw_peft *self = context;
     char key[KEY_CHARS];
-    (void)unit;
     snprintf(key, sizeof key, SW_PEFT_PREFIX "%s" SW_LORA_A, module);
     return sw_safetensors_find(self->tensors, key) != NULL;
 }
@@ -357,7 +357,7 @@ static sw_status check_targets(const struct sw_peft *self) {
             char module[SW_TENSOR_NAME_CHARS];
             sw_lora_module(unit->tensor[t].name, module);
             if (sw_peft_is_matrix(self->plain, u, &unit->tensor[t]) && names_module(set, module) &&
-                !file_has(self, u, module))
+                !file_has(self, module))
                 status =
                     fail_missing(self, module, SW_LORA_A, "which the 'target_modules' of its configuration ask for");
         }
@@ -497,7 +497,7 @@ static sw_status find_in_unit(struct sw_peft *self, int64_t u, int64_t *count) {
         return sw_fail(SW_ERR_NOMEM, "no memory to read %s", self->folder);
     for (int64_t t = 0; t < unit->tensor_count; t++) {
         self->found[u][t] = take(self, unit->tensor[t].name, "");
-        *count += self->found[u][t] != NULL;
+        *count += self->found[u][t] != NULL && sw_tensor_is_first_part(&unit->tensor[t]);
         if (unit->tensor[t].added && self->found[u][t] == NULL)
             return sw_fail(SW_ERR_ARG, "the adapter in %s has no tensor for %s", self->folder, unit->tensor[t].name);
     }

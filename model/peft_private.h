@@ -14,9 +14,9 @@
 bool sw_peft_is_matrix(const struct sw_units *units, int64_t unit, const struct sw_tensor *tensor);
 
 /* Lists the adapted modules as shortly as PEFT can tell them from the others: by their last part, by their name within
- * the block, or by their whole name. `has` says whether a module, which is in a unit, is adapted. The caller releases
+ * the block, or by their whole name. `has` says whether a module is adapted. The caller releases
  * the list; NULL: there is no memory. */
 json_t *sw_peft_targets(const struct sw_units *units, const struct sw_model_config *config,
-                        bool (*has)(const void *context, int64_t unit, const char *module), const void *context);
+                        bool (*has)(const void *context, const char *module), const void *context);
 
 #endif

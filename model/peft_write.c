@@ -27,8 +27,9 @@ bool sw_peft_is_matrix(const struct sw_units *units, int64_t unit, const struct 
 /* The modules of a model that could have an adapter, and those that have one. */
 struct modules {
     const struct sw_units *units;
+    int64_t layers;
     const char *block; /* the text before a layer's number in names */
-    bool (*has)(const void *context, int64_t unit, const char *module);
+    bool (*has)(const void *context, const char *module);
     const void *context;
 };
 
@@ -57,7 +58,7 @@ static void count_modules(const struct modules *modules, const char *part, bool 
             const char *name = within_block(modules, module);
             if (strcmp(by_last_part ? last_part(name) : name, part) != 0)
                 continue;
-            const bool has = modules->has(modules->context, u, module);
+            const bool has = modules->has(modules->context, module);
             *all = *all && has;
             *some = *some || has;
         }
@@ -81,36 +82,43 @@ static void add_named(const struct modules *modules, const char *name, json_t *l
     const char *shown = by_last_part ? last_part(name) : name;
     if (all && some && !has_name(list, shown))
         json_array_append_new(list, json_string(shown));
-    for (int64_t u = 1; some && !all && u + 1 < modules->units->count; u++) {
+    for (int64_t layer = 0; some && !all && layer < modules->layers; layer++) {
         char module[SW_TENSOR_NAME_CHARS];
-        if (snprintf(module, sizeof module, "%s%lld.%s", modules->block, (long long)(u - 1), name) <
-                (int)sizeof module &&
-            modules->has(modules->context, u, module))
+        if (snprintf(module, sizeof module, "%s%lld.%s", modules->block, (long long)layer, name) < (int)sizeof module &&
+            modules->has(modules->context, module))
             json_array_append_new(list, json_string(module));
     }
 }
 
 json_t *sw_peft_targets(const struct sw_units *units, const struct sw_model_config *config,
-                        bool (*has)(const void *context, int64_t unit, const char *module), const void *context) {
-    const struct modules modules = {units, sw_family_find(config->family)->names->block, has, context};
-    const struct sw_unit *first = &units->unit[1];
+                        bool (*has)(const void *context, const char *module), const void *context) {
+    const struct modules modules = {.units = units,
+                                    .layers = config->layers,
+                                    .block = sw_family_find(config->family)->names->block,
+                                    .has = has,
+                                    .context = context};
+    const int64_t block_units = (units->count - 2) / config->layers;
     json_t *list = json_array();
-    assert(units->count == config->layers + 2); /* each block is one unit */
-    for (int64_t t = 0; list != NULL && t < first->tensor_count; t++) {
-        char module[SW_TENSOR_NAME_CHARS];
-        if (!sw_peft_is_matrix(units, 1, &first->tensor[t]))
-            continue;
-        sw_lora_module(first->tensor[t].name, module);
-        add_named(&modules, within_block(&modules, module), list);
-    }
+    for (int64_t u = 1; list != NULL && u <= block_units; u++)
+        for (int64_t t = 0; t < units->unit[u].tensor_count; t++) {
+            const struct sw_tensor *tensor = &units->unit[u].tensor[t];
+            char module[SW_TENSOR_NAME_CHARS];
+            if (!sw_peft_is_matrix(units, u, tensor) || !sw_tensor_is_first_part(tensor))
+                continue;
+            sw_lora_module(tensor->name, module);
+            add_named(&modules, within_block(&modules, module), list);
+        }
     return list;
 }
 
-static bool unit_has(const void *context, int64_t unit, const char *module) {
+static bool units_have(const void *context, const char *module) {
     const struct sw_units *units = context;
     char name[SW_TENSOR_NAME_CHARS + sizeof SW_LORA_A];
+    bool found = false;
     snprintf(name, sizeof name, "%s" SW_LORA_A, module);
-    return sw_unit_find(&units->unit[unit], name) != NULL;
+    for (int64_t u = 1; !found && u + 1 < units->count; u++)
+        found = sw_unit_find(&units->unit[u], name) != NULL;
+    return found;
 }
 
 /* Tells whether a unit trains a tensor of a module of the base model. PEFT saves such modules whole. */
@@ -174,7 +182,7 @@ static sw_status list_contents(const struct sw_units *units, struct contents *ou
             const struct sw_tensor *tensor = &units->unit[u].tensor[t];
             char module[SW_TENSOR_NAME_CHARS];
             bool saved;
-            if (!is_written(&units->unit[u], tensor, &saved))
+            if (!sw_tensor_is_first_part(tensor) || !is_written(&units->unit[u], tensor, &saved))
                 continue;
             add_content(out, u, tensor);
             sw_lora_module(tensor->name, module);
@@ -199,7 +207,7 @@ static sw_status write_config(const char *folder, const struct sw_peft_export *e
     char path[PATH_MAX];
     const struct sw_lora *lora = export->lora;
     const double alpha = lora->alpha > 0.0 ? lora->alpha : 2.0 * (double)lora->rank;
-    json_t *targets = sw_peft_targets(export->units, export->config, unit_has, export->units);
+    json_t *targets = sw_peft_targets(export->units, export->config, units_have, export->units);
     json_t *root = json_pack(
         "{s:{}, s:n, s:s?, s:s, s:b, s:b, s:b, s:n, s:n, s:o, s:f, s:o, s:s, s:I, s:{}, s:n, s:o, "
         "s:s}",

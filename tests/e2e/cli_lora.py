@@ -25,7 +25,7 @@ def path(*names):
 
 
 FOLDER = hf_folder.make(path("folder"), hf_folder.config(), hf_folder.safetensors(hf_folder.tensors(3)))
-GPT2, LLAMA = (FOLDER,), ("llama-tiny", "--init")
+GPT2, LLAMA, TINY = (FOLDER,), ("llama-tiny", "--init"), ("gpt2-tiny", "--init")
 
 
 def train(run, *more, model=GPT2, steps=STEPS, place="optimizer=nvme"):
@@ -217,6 +217,32 @@ def groups_read_adapters():
     return problems
 
 
+def tiles_train_adapters_as_whole_blocks_do():
+    """Later tiles of a half have no factor that is not cut: the first hands it on, and sums its gradients. Dropout draws the
+    same words, so its losses agree too."""
+    problems = []
+    for name, model, *more in (("gpt2-tiles", GPT2, "--lora-dropout", 0.25),
+                               ("llama-tiles", LLAMA, "--lora-targets", "q_proj,v_proj,down_proj"),
+                               ("saving-tiles", LLAMA, "--modules-to-save", "lm_head,norm,gate_proj,up_proj")):
+        whole, cut, away = path(name), path(name + "-2"), path(name + "-away")
+        program.must(*train(name, *LORA, *FP32, *more, model=model))
+        program.must(*train(name + "-2", *LORA, *FP32, *more, "--tiles", 2, model=model))
+        problems += far(name, cut, whole, tolerance=1e-5)
+        program.must(*train(name + "-away", *LORA, *FP32, *more, "--tiles", 2, model=model, steps=HALF, place=EVERYTHING_AWAY))
+        program.must("resume", away, "--steps", STEPS)
+        if program.numbers_of(away) != program.numbers_of(cut):
+            problems.append(f"{name}: other numbers from elsewhere")
+    ranks_of(2, *train("group-tiles", *LORA, *FP32, "--tensor", 2, "--tiles", 2, model=TINY))
+    program.must(*train("no-group", *LORA, *FP32, model=TINY))
+    problems += far("a group's tiles", path("group-tiles"), path("no-group"), tolerance=1e-5)
+    program.must("export", path("llama-tiles-2"), path("of-tiles"))
+    program.must(*train("from-tiles", *FP32, "--adapter", path("of-tiles"), "--tiles", 2, "--export-every", 1, model=LLAMA, steps=1))
+    program.must(*train("from-whole", *FP32, "--adapter", path("from-tiles", "exports", "step-1"), model=LLAMA, steps=1))
+    first = [losses(run)[0] for run in ("from-tiles", "from-whole")]
+    last = losses("llama-tiles-2")[-1]
+    return problems + ([] if max(first) < last else [f"losses of adapters that tiles wrote: {first}, in the run {last}"])
+
+
 def other_commands_read_adapters():
     problems = []
     program.must(*train("read", *LORA))
@@ -233,7 +259,6 @@ def what_cannot_be_is_refused():
              ("one of two targets", ("--lora-targets", "c_attn,c_prj"), 1, "'c_prj'", "no matrix"),
              ("a module of nothing", ("--modules-to-save", "lm_haed"), 1, "'lm_haed'", "no module"),
              ("an empty part", ("--lora-targets", "c_attn,"), 2, "empty part"),
-             ("blocks in tiles", ("--tiles", 2), 1, "whole blocks"),
              ("8-bit weights", ("--precision", "fp8"), 1, "fp8"),
              ("all of the input", ("--lora-dropout", 1), 2, "--lora-dropout"),
              ("too large a rank", ("--lora", 4000), 2, "1024"),
@@ -270,5 +295,6 @@ def a_plan_shows_what_adapters_save():
 
 script_test.run(a_run_begins_as_its_base_and_learns, a_resumed_run_has_the_same_bits, one_dropout_on_any_ranks,
                 ranks_share_adapters, groups_train_adapters_as_one_rank_does, groups_have_the_same_bits_everywhere,
-                another_group_goes_on, groups_read_adapters, other_commands_read_adapters, what_cannot_be_is_refused, a_recipe_repeats_it,
+                another_group_goes_on, groups_read_adapters, tiles_train_adapters_as_whole_blocks_do,
+                other_commands_read_adapters, what_cannot_be_is_refused, a_recipe_repeats_it,
                 a_plan_shows_what_adapters_save)
