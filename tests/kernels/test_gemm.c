@@ -15,7 +15,7 @@ static const struct shape shapes[] = {{1, 1, 1},    {1, 17, 65}, {15, 16, 17},  
 
 static const sw_dtype types[][2] = {
     {SW_F32, SW_F32}, {SW_BF16, SW_BF16}, {SW_BF16, SW_F32}, {SW_F16, SW_F16}, {SW_F16, SW_F32}};
-enum { TYPES = sizeof types / sizeof types[0] };
+enum { TYPES = sizeof types / sizeof types[0], SHAPES = sizeof shapes / sizeof shapes[0] };
 
 /* fp32 sums of k products of deviation 1 lose a few units times the square root of k. Tensor cores cut sums off instead
  * of rounding them. */
@@ -24,35 +24,46 @@ static float lost_in_sums(const struct pair *pair, const struct sw_gemm *shape) 
     return (cut_off ? 2e-5f : 5e-6f) * sqrtf((float)shape->k);
 }
 
-static void compare_products(struct pair *pair, const struct sw_gemm *shape) {
+/* `want` keeps the reference's result, which the first device computes for all. */
+static void compare_products(struct pair *pair, const struct sw_gemm *shape, struct buffer *want) {
     struct buffer a = buffer_random(shape->in, shape->m * shape->k, 1, 1.0f);
     struct buffer b = buffer_random(shape->in, shape->k * shape->n, 2, 1.0f);
     struct buffer bias = buffer_random(shape->in, shape->n, 3, 1.0f);
     struct buffer before = buffer_random(shape->out, shape->m * shape->n, 4, 1.0f);
     struct buffer got = shape->accumulate ? buffer_copy(&before) : buffer_make(before.bytes);
-    struct buffer want = shape->accumulate ? buffer_copy(&before) : buffer_make(before.bytes);
     int64_t scratch_bytes = 0, ref_scratch_bytes = 0;
     assert_ok(sw_device_prepare_gemm(pair->device, shape, &scratch_bytes));
-    assert_ok(sw_device_prepare_gemm(pair->ref_device, shape, &ref_scratch_bytes));
     struct buffer scratch = buffer_make(scratch_bytes);
     const void *bias_or_null = shape->bias ? bias.data : NULL;
     assert_ok(sw_gemm(pair->stream, shape, a.data, b.data, bias_or_null, got.data, scratch.data));
-    assert_ok(sw_gemm(pair->ref, shape, a.data, b.data, bias_or_null, want.data, NULL));
+    if (want->data == NULL) {
+        *want = shape->accumulate ? buffer_copy(&before) : buffer_make(before.bytes);
+        assert_ok(sw_device_prepare_gemm(pair->ref_device, shape, &ref_scratch_bytes));
+        assert_ok(sw_gemm(pair->ref, shape, a.data, b.data, bias_or_null, want->data, NULL));
+    }
     char what[128];
     snprintf(what, sizeof what, "%lldx%lldx%lld %c%c%s%s", (long long)shape->m, (long long)shape->n,
              (long long)shape->k, shape->transpose_a ? 'T' : 'N', shape->transpose_b ? 'T' : 'N',
              shape->bias ? " with bias" : "", shape->accumulate ? " accumulated" : "");
-    assert_close(what, pair, shape->out, shape->m * shape->n, got.data, want.data, 1e-5f, lost_in_sums(pair, shape));
-    struct buffer *all[] = {&a, &b, &bias, &before, &got, &want, &scratch};
+    assert_close(what, pair, shape->out, shape->m * shape->n, got.data, want->data, 1e-5f, lost_in_sums(pair, shape));
+    struct buffer *all[] = {&a, &b, &bias, &before, &got, &scratch};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         buffer_free(all[i]);
 }
 
+static void free_wanted(struct buffer *wanted, int count) {
+    for (int i = 0; i < count; i++)
+        if (wanted[i].data != NULL)
+            buffer_free(&wanted[i]);
+}
+
+enum { TRANSPOSITIONS = 4, PLAIN_BIAS_ACCUMULATE = 3, WAYS = TRANSPOSITIONS * PLAIN_BIAS_ACCUMULATE };
+static struct buffer wanted_products[SHAPES][TYPES][WAYS];
+
 static void all_products(struct pair *pair) {
-    enum { TRANSPOSITIONS = 4, PLAIN_BIAS_ACCUMULATE = 3 };
-    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
+    for (int s = 0; s < SHAPES; s++) {
         for (int t = 0; t < TYPES; t++) {
-            for (int i = 0; i < TRANSPOSITIONS * PLAIN_BIAS_ACCUMULATE; i++) {
+            for (int i = 0; i < WAYS; i++) {
                 const int transposition = i % TRANSPOSITIONS, mode = i / TRANSPOSITIONS;
                 if (mode == 1 && types[t][0] != types[t][1])
                     continue;
@@ -65,15 +76,16 @@ static void all_products(struct pair *pair) {
                                               .accumulate = mode == 2,
                                               .in = types[t][0],
                                               .out = types[t][1]};
-                compare_products(pair, &shape);
+                compare_products(pair, &shape, &wanted_products[s][t][i]);
             }
         }
     }
 }
 
 /* On a CPU, threads take pieces of a large product. The pieces of the last row and column are smaller. */
-static void products_of_shape(struct pair *pair, const struct shape *size) {
-    enum { MODES = 3, TRANSPOSITIONS = 4 };
+static void products_of_shape(struct pair *pair, const struct shape *size,
+                              struct buffer wanted[TYPES][TRANSPOSITIONS]) {
+    enum { MODES = 3 };
     for (int t = 0; t < TYPES; t++)
         for (int transposition = 0; transposition < TRANSPOSITIONS; transposition++) {
             const int mode = types[t][0] != types[t][1] ? 2 : transposition % MODES;
@@ -86,20 +98,24 @@ static void products_of_shape(struct pair *pair, const struct shape *size) {
                                           .accumulate = mode == 2,
                                           .in = types[t][0],
                                           .out = types[t][1]};
-            compare_products(pair, &shape);
+            compare_products(pair, &shape, &wanted[t][transposition]);
         }
 }
 
 /* The second shape is packed where the CPU multiplies pairs of bf16. */
+static const struct shape large_shapes[] = {{801, 1703, 5}, {1100, 192, 96}};
+enum { LARGE_SHAPES = sizeof large_shapes / sizeof large_shapes[0] };
+static struct buffer wanted_pieces[LARGE_SHAPES][TYPES][TRANSPOSITIONS];
+
 static void products_in_pieces(struct pair *pair) {
-    static const struct shape sizes[] = {{801, 1703, 5}, {1100, 192, 96}};
-    for (size_t i = 0; sw_device_info(pair->device).host_memory && i < sizeof sizes / sizeof sizes[0]; i++)
-        products_of_shape(pair, &sizes[i]);
+    for (int i = 0; sw_device_info(pair->device).host_memory && i < LARGE_SHAPES; i++)
+        products_of_shape(pair, &large_shapes[i], wanted_pieces[i]);
 }
 
 static void pieces(void **state) {
     (void)state;
     for_each_device(products_in_pieces);
+    free_wanted(wanted_pieces[0][0], LARGE_SHAPES * TYPES * TRANSPOSITIONS);
 }
 
 /* Small whole numbers, whose sums are the same in any order and type. */
@@ -152,7 +168,7 @@ static void compare_addend(struct pair *pair, const struct sw_gemm *shape, bool 
 
 static void all_addends(struct pair *pair) {
     enum { MOST_TERMS = 33 };
-    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
+    for (int s = 0; s < SHAPES; s++)
         for (int t = 0; t < TYPES; t++)
             for (int bias = 0; bias < (types[t][0] == types[t][1] ? 2 : 1); bias++) {
                 const struct sw_gemm shape = {.m = shapes[s].m,
@@ -178,6 +194,7 @@ static void addends(void **state) {
 static void products(void **state) {
     (void)state;
     for_each_device(all_products);
+    free_wanted(wanted_products[0][0], SHAPES * TYPES * WAYS);
 }
 
 /* A product by the CPU device, whose scratch of *out_scratch_bytes is not written beyond. */
