@@ -283,14 +283,37 @@ static float element(const struct product *p, const cublasLtMatrixLayoutOpaque_t
     return p->d.compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? to_tf32(value) : value;
 }
 
-/* [terms][rows] of op(A) in fp64, so that a column of the result is a sum of its rows. */
-static double *widen_a(const struct product *p) {
-    const uint64_t rows = p->c.rows, terms = inner_side(p);
-    double *wide = malloc(rows * terms * sizeof *wide);
+/* A panel of rows and some columns are summed at once: their sums stay in registers. */
+enum { PANEL_ROWS = 4, COLS_AT_ONCE = 8 };
+typedef double panel_column __attribute__((vector_size(PANEL_ROWS * sizeof(double))));
+
+static uint64_t panels_of(const struct product *p) {
+    return (p->c.rows + PANEL_ROWS - 1) / PANEL_ROWS;
+}
+
+static uint64_t index_in_panels(const struct product *p, uint64_t row, uint64_t term) {
+    return (row / PANEL_ROWS * inner_side(p) + term) * PANEL_ROWS + row % PANEL_ROWS;
+}
+
+/* Returns op(A) in fp64 as [panels][terms][PANEL_ROWS], zeros below its last row; NULL without memory. */
+static panel_column *widen_a(const struct product *p) {
+    const uint64_t rows = p->c.rows, terms = inner_side(p), bytes = panels_of(p) * terms * sizeof(panel_column);
+    double *wide = aligned_alloc(sizeof(panel_column), bytes > 0 ? bytes : sizeof(panel_column));
+    if (wide != NULL)
+        memset(wide, 0, bytes);
     for (uint64_t i = 0; wide != NULL && i < terms; i++)
         for (uint64_t row = 0; row < rows; row++)
-            wide[i * rows + row] = (double)element(p, &p->a, p->a_at, p->d.transpose_a, row, i);
-    return wide;
+            wide[index_in_panels(p, row, i)] = (double)element(p, &p->a, p->a_at, p->d.transpose_a, row, i);
+    return (panel_column *)(void *)wide;
+}
+
+/* Writes columns of op(B) as [terms][COLS_AT_ONCE], zeros beyond its last column. */
+static void widen_b(const struct product *p, uint64_t first, double *wide) {
+    const uint64_t terms = inner_side(p), left = p->c.cols - first, count = left < COLS_AT_ONCE ? left : COLS_AT_ONCE;
+    memset(wide, 0, terms * COLS_AT_ONCE * sizeof *wide);
+    for (uint64_t col = 0; col < count; col++)
+        for (uint64_t i = 0; i < terms; i++)
+            wide[i * COLS_AT_ONCE + col] = (double)element(p, &p->b, p->b_at, p->d.transpose_b, i, first + col);
 }
 
 static void finish_column(const struct product *p, uint64_t col, const double *sums) {
@@ -310,35 +333,29 @@ static void finish_column(const struct product *p, uint64_t col, const double *s
     }
 }
 
-enum { TERMS_AT_ONCE = 4 };
-
-/* Adds terms to the sums one after the other, some in one pass over the rows. */
-SW_WIDE_VECTORS static void add_terms(uint64_t rows, const double *a, const double b[TERMS_AT_ONCE], double *sums) {
-    for (uint64_t row = 0; row < rows; row++) {
-        double sum = sums[row];
-        sum += a[row] * b[0];
-        sum += a[rows + row] * b[1];
-        sum += a[2 * rows + row] * b[2];
-        sum += a[3 * rows + row] * b[3];
-        sums[row] = sum;
-    }
+/* Adds a panel's terms one after the other. */
+SW_WIDE_VECTORS static void sum_panel(uint64_t terms, const panel_column *a, const double *b,
+                                      double out[COLS_AT_ONCE][PANEL_ROWS]) {
+    panel_column sums[COLS_AT_ONCE] = {{0}};
+    for (uint64_t i = 0; i < terms; i++)
+        for (int col = 0; col < COLS_AT_ONCE; col++)
+            sums[col] += a[i] * b[i * COLS_AT_ONCE + (uint64_t)col];
+    memcpy(out, sums, sizeof sums);
 }
 
-static void multiply(const struct product *p, const double *a, double *sums) {
-    const uint64_t rows = p->c.rows, terms = inner_side(p);
-    double b[TERMS_AT_ONCE];
-    for (uint64_t col = 0; col < p->c.cols; col++) {
-        memset(sums, 0, rows * sizeof *sums);
-        for (uint64_t i = 0; i < terms; i++) {
-            b[i % TERMS_AT_ONCE] = (double)element(p, &p->b, p->b_at, p->d.transpose_b, i, col);
-            if (i % TERMS_AT_ONCE == TERMS_AT_ONCE - 1)
-                add_terms(rows, a + (i + 1 - TERMS_AT_ONCE) * rows, b, sums);
+/* `b` has room for the terms of COLS_AT_ONCE columns, `sums` for whole panels of each. */
+static void multiply(const struct product *p, const panel_column *a, double *b, double *sums) {
+    const uint64_t terms = inner_side(p), panels = panels_of(p), padded_rows = panels * PANEL_ROWS;
+    double some[COLS_AT_ONCE][PANEL_ROWS];
+    for (uint64_t first = 0; first < p->c.cols; first += COLS_AT_ONCE) {
+        widen_b(p, first, b);
+        for (uint64_t panel = 0; panel < panels; panel++) {
+            sum_panel(terms, a + panel * terms, b, some);
+            for (uint64_t col = 0; col < COLS_AT_ONCE; col++)
+                memcpy(sums + col * padded_rows + panel * PANEL_ROWS, some[col], sizeof some[col]);
         }
-        for (uint64_t i = terms / TERMS_AT_ONCE * TERMS_AT_ONCE; i < terms; i++) {
-            for (uint64_t row = 0; row < rows; row++)
-                sums[row] += a[i * rows + row] * b[i % TERMS_AT_ONCE];
-        }
-        finish_column(p, col, sums);
+        for (uint64_t col = 0; col < COLS_AT_ONCE && first + col < p->c.cols; col++)
+            finish_column(p, first + col, sums + col * padded_rows);
     }
 }
 
@@ -348,10 +365,11 @@ int64_t sw_emulation_constant_products(void) {
     return atomic_load(&constant_products);
 }
 
-static void count_constants(const double *a, uint64_t count) {
+static void count_constants(const struct product *p, const double *a) {
     enum { LARGE = 256 };
+    const uint64_t terms = inner_side(p), count = p->c.rows * terms;
     uint64_t i = 1;
-    while (i < count && a[i] == a[0])
+    while (i < count && a[index_in_panels(p, i / terms, i % terms)] == a[0])
         i++;
     if (i == count && count >= LARGE)
         atomic_fetch_add(&constant_products, 1);
@@ -359,15 +377,18 @@ static void count_constants(const double *a, uint64_t count) {
 
 static void run_product(void *argument) {
     struct product *p = argument;
-    double *a = widen_a(p), *sums = malloc(p->c.rows * sizeof *sums);
+    panel_column *a = widen_a(p);
+    double *b = malloc(inner_side(p) * COLS_AT_ONCE * sizeof *b);
+    double *sums = malloc(panels_of(p) * PANEL_ROWS * COLS_AT_ONCE * sizeof *sums);
     if (a != NULL)
-        count_constants(a, p->c.rows * inner_side(p));
+        count_constants(p, (const double *)(const void *)a);
     memset(p->workspace, WORKSPACE_VALUE, p->workspace_bytes);
-    if (a != NULL && sums != NULL)
-        multiply(p, a, sums);
+    if (a != NULL && b != NULL && sums != NULL)
+        multiply(p, a, b, sums);
     else
         sw_emulation_break("no memory for a matrix product");
     free(a);
+    free(b);
     free(sums);
     free(p);
 }
