@@ -17,11 +17,15 @@
 enum { WARP = SW_EMULATION_WARP_LANES, MOST_THREADS = 1024, MOST_GRID_YZ = 65535, ERROR_CHARS = 256 };
 static const uint64_t FIRST_SEED = 20240607;
 
-enum state { RUNNABLE, AT_BARRIER, AT_EXCHANGE, ENDED };
+static const uint32_t ALL_LANES = UINT32_MAX;
+
+/* Where a thread stopped last. */
+enum state { AT_BARRIER, AT_EXCHANGE, ENDED };
 
 struct thread {
     struct sw_fiber *fiber;
     enum state state;
+    int turn; /* its place in the order of its warp's threads */
     struct sw_emulation_index index;
     int exchanges;
     struct sw_late_copies copies;
@@ -30,6 +34,7 @@ struct thread {
 
 struct warp {
     _Alignas(16) char lanes[2][WARP][SW_EMULATION_LANE_BYTES];
+    uint32_t runnable; /* bit i: the thread whose turn is i can run */
     int arrived;
     const char *what;
 };
@@ -132,6 +137,36 @@ static void back_to_scheduler(void) {
     sw_fiber_switch(running_thread()->fiber, m->scheduler);
 }
 
+static void switch_to_turn(struct machine *m, struct sw_fiber *from, int warp, int turn) {
+    m->running = m->order[warp * WARP + turn];
+    m->position.thread = running_thread()->index;
+    sw_fiber_switch(from, running_thread()->fiber);
+}
+
+static struct warp *running_warp(struct machine *m) {
+    return &m->warps[m->running / WARP];
+}
+
+static void stop(struct machine *m, enum state state) {
+    struct thread *self = running_thread();
+    self->state = state;
+    running_warp(m)->runnable &= ~(UINT32_C(1) << self->turn);
+}
+
+/* Lets the next thread of the warp that can run have its turn, without a detour over the scheduler; the scheduler goes
+ * on where no thread of the warp can run. Returns when this thread runs again. */
+static void yield(struct machine *m) {
+    struct thread *self = running_thread();
+    const uint32_t runnable = running_warp(m)->runnable, later = runnable & (ALL_LANES << self->turn << 1);
+    if (runnable == 0) {
+        back_to_scheduler();
+        return;
+    }
+    const int turn = __builtin_ctz(later != 0 ? later : runnable);
+    if (turn != self->turn)
+        switch_to_turn(m, self->fiber, m->running / WARP, turn);
+}
+
 /* The fiber is not resumed: the launch drops all of them. */
 void sw_emulation_fail(const char *format, ...) {
     va_list arguments;
@@ -208,13 +243,13 @@ void sw_emulation_barrier(const char *file, int line) {
         sw_emulation_fail("threads of a block wait at different barriers, lines %d and %d", m->barrier_line, line);
     m->barrier_file = file;
     m->barrier_line = line;
-    running_thread()->state = AT_BARRIER;
+    stop(m, AT_BARRIER);
     if (++m->at_barrier == m->count) {
         m->at_barrier = 0;
-        for (int i = 0; i < m->count; i++)
-            m->threads[i].state = RUNNABLE;
+        for (int w = 0; w < m->count / WARP; w++)
+            m->warps[w].runnable = ALL_LANES;
     }
-    back_to_scheduler();
+    yield(m);
 }
 
 /* Two buffers take turns: a lane writes into one again only after all have passed the exchange between, and so have
@@ -228,14 +263,17 @@ const void *sw_emulation_exchange(const void *mine, size_t bytes, const char *wh
     if (warp->arrived > 0 && what != warp->what && strcmp(what, warp->what) != 0)
         sw_emulation_fail("the lanes of a warp part: some are at %s, some at %s", warp->what, what);
     warp->what = what;
-    memcpy(warp->lanes[turn][m->running % WARP], mine, bytes);
-    self->state = AT_EXCHANGE;
+    char *to = warp->lanes[turn][m->running % WARP];
+    if (bytes == sizeof(uint32_t))
+        memcpy(to, mine, sizeof(uint32_t)); /* most exchanges: no call */
+    else
+        memcpy(to, mine, bytes);
+    stop(m, AT_EXCHANGE);
     if (++warp->arrived == WARP) {
         warp->arrived = 0;
-        for (int lane = 0; lane < WARP; lane++)
-            m->threads[m->running / WARP * WARP + lane].state = RUNNABLE;
+        warp->runnable = ALL_LANES;
     } else {
-        back_to_scheduler();
+        yield(m);
     }
     return warp->lanes[turn];
 }
@@ -291,8 +329,8 @@ static void play(void *argument) {
     struct machine *m = argument;
     for (;;) {
         m->body(m->arguments);
-        running_thread()->state = ENDED;
-        back_to_scheduler();
+        stop(m, ENDED);
+        yield(m);
     }
 }
 
@@ -322,7 +360,6 @@ static void begin_block(struct machine *m, struct sw_emulation_index block) {
     for (int i = 0; i < m->count; i++) {
         struct thread *thread = &m->threads[i];
         const unsigned at = (unsigned)i;
-        thread->state = RUNNABLE;
         thread->index = (struct sw_emulation_index){at % dim.x, at / dim.x % dim.y, at / (dim.x * dim.y)};
         thread->exchanges = 0;
         sw_late_copies_reset(&thread->copies);
@@ -334,33 +371,25 @@ static void begin_block(struct machine *m, struct sw_emulation_index block) {
         m->warp_order[w] = w;
     }
     shuffle(m, m->warp_order, m->count / WARP);
-    for (int w = 0; w < m->count / WARP; w++)
+    for (int i = 0; i < m->count; i++)
+        m->threads[m->order[i]].turn = i % WARP;
+    for (int w = 0; w < m->count / WARP; w++) {
         m->warps[w].arrived = 0;
+        m->warps[w].runnable = ALL_LANES;
+    }
     sw_shared_memory_poison(&m->shared);
     sw_products_begin(&m->products, sw_shared_memory_find(&m->shared, &dynamic_key), m->dynamic_bytes);
-}
-
-/* Gives every thread of a warp that can run one turn, and returns how many ran. */
-static int run_round(struct machine *m, const int *order) {
-    int ran = 0;
-    for (int i = 0; i < WARP && !m->failed; i++) {
-        struct thread *thread = &m->threads[order[i]];
-        if (thread->state != RUNNABLE)
-            continue;
-        m->running = order[i];
-        m->position.thread = thread->index;
-        sw_fiber_switch(m->scheduler, thread->fiber);
-        ran++;
-    }
-    return ran;
 }
 
 /* Every warp runs as far as it can before the next does, so that warps are as far apart as barriers let them be. */
 static bool run_warps(struct machine *m) {
     bool any = false;
-    for (int w = 0; w < m->count / WARP; w++) {
-        while (run_round(m, &m->order[(size_t)m->warp_order[w] * WARP]) > 0)
-            any = true;
+    for (int i = 0; i < m->count / WARP && !m->failed; i++) {
+        const int w = m->warp_order[i];
+        if (m->warps[w].runnable == 0)
+            continue;
+        switch_to_turn(m, m->scheduler, w, __builtin_ctz(m->warps[w].runnable));
+        any = true;
     }
     return any && !m->failed;
 }

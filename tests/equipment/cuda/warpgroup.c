@@ -1,6 +1,7 @@
 #include "tests/equipment/cuda/warpgroup.h"
 
 #include "tests/equipment/cuda/machine.h"
+#include "tests/equipment/vectors.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -13,6 +14,8 @@ enum {
     ROW_BYTES = 128,
     PATTERN_BYTES = 8 * ROW_BYTES,
     DEPTH = 16,
+    ROWS = 16, /* of A and of the sums, for each warp */
+    MOST_COLUMNS = 128,
     LANES = SW_EMULATION_WARP_LANES
 };
 /* Apart from the others, whose type it would change. */
@@ -29,6 +32,7 @@ void sw_products_begin(struct sw_product_block *block, char *shared, size_t shar
     memset(block->granules, 0,
            (shared_bytes + SW_EMULATION_GRANULE_BYTES - 1) / SW_EMULATION_GRANULE_BYTES * sizeof block->granules[0]);
     memset(block->started, 0, sizeof block->started);
+    memset(block->performed, 0, sizeof block->performed);
 }
 
 const char *sw_products_end(const struct sw_product_block *block, int warps) {
@@ -41,6 +45,7 @@ const char *sw_products_end(const struct sw_product_block *block, int warps) {
 
 void sw_products_reset(struct sw_products *products) {
     products->count = products->commits = 0;
+    products->performed = 0;
     products->registers_shown = false;
 }
 
@@ -158,60 +163,99 @@ static float widen(sw_dtype type, uint16_t bits) {
     return type == SW_BF16 ? sw_bf16_to_f32(bits) : sw_f16_to_f32(bits);
 }
 
-/* The rows g and g+8 of A of the lane, of its warp's 16. */
-static void read_a(const struct sw_emulation_product *product, float a[2][DEPTH]) {
-    const int thread = sw_emulation_thread(), lane = thread % LANES;
+/* Returns the first thread of the running warp. */
+static int first_lane(void) {
+    return sw_emulation_thread() / LANES * LANES;
+}
+
+static const struct sw_emulation_product *product_of_lane(int lane, int number) {
+    return &sw_emulation_own_products(first_lane() + lane)->under_way[number];
+}
+
+/* Reads the warp's 16 rows of A, of which a lane's registers hold rows g and g+8. */
+static void read_a(int number, float a[ROWS][DEPTH]) {
+    const struct sw_emulation_product *product = product_of_lane(0, number);
     if (product->a_words == NULL) {
         const struct matrix m = decode(product->a);
-        const int row = thread / LANES % SW_EMULATION_GROUP_WARPS * DEPTH + lane / 4;
-        for (int i = 0; i < 2 * DEPTH; i++)
-            a[i / DEPTH][i % DEPTH] =
-                widen(product->type, elements_at(address_of(&m, false, row + i / DEPTH * 8, i % DEPTH / 8))[i % 8]);
-        return;
-    }
-    const char *lanes = sw_emulation_exchange(product->a_words, 4 * sizeof(uint32_t), "wgmma.wait_group");
-    for (int k = 0; k < DEPTH; k++) {
-        uint32_t words[4];
-        memcpy(words, lanes + (lane / 4 * 4 + k % 8 / 2) * SW_EMULATION_LANE_BYTES, sizeof words);
-        for (int r = 0; r < 2; r++)
-            a[r][k] = widen(product->type, (uint16_t)(words[k / 8 * 2 + r] >> (k % 2 * 16)));
-    }
-}
-
-/* Reads two columns of B that lie in one piece where its columns do. */
-static void read_b(const struct sw_emulation_product *product, const struct matrix *m, int column, float b[2][DEPTH]) {
-    if (product->columns_of_b) {
-        for (int k = 0; k < DEPTH; k++) {
-            const uint16_t *from = elements_at(address_of(m, true, k, column / 8)) + column % 8;
-            b[0][k] = widen(product->type, from[0]);
-            b[1][k] = widen(product->type, from[1]);
+        const int row = first_lane() / LANES % SW_EMULATION_GROUP_WARPS * ROWS;
+        for (int i = 0; i < 2 * ROWS; i++) {
+            const uint16_t *from = elements_at(address_of(&m, false, row + i / 2, i % 2));
+            for (int k = 0; k < 8; k++)
+                a[i / 2][i % 2 * 8 + k] = widen(product->type, from[k]);
         }
         return;
     }
-    for (int i = 0; i < 4; i++) {
-        const uint16_t *from = elements_at(address_of(m, false, column + i / 2, i % 2));
-        for (int k = 0; k < 8; k++)
-            b[i / 2][i % 2 * 8 + k] = widen(product->type, from[k]);
+    for (int lane = 0; lane < LANES; lane++) {
+        const uint32_t *words = product_of_lane(lane, number)->a_words;
+        for (int i = 0; i < 8; i++)
+            a[lane / 4 + i / 2 % 2 * 8][lane % 4 * 2 + i % 2 + i / 4 * 8] =
+                widen(product->type, (uint16_t)(words[i / 2] >> (i % 2 * 16)));
     }
 }
 
-static void perform(const struct sw_emulation_product *product) {
-    const int lane = sw_emulation_thread() % LANES;
+static void read_b(const struct sw_emulation_product *product, float b[DEPTH][MOST_COLUMNS]) {
     const struct matrix m = decode(product->b);
-    float a[2][DEPTH], b[2][DEPTH];
-    if (lane == 0)
-        check_operands(product);
-    read_a(product, a);
-    for (int n = 0; n < product->columns / 8; n++) {
-        read_b(product, &m, n * 8 + lane % 4 * 2, b);
-        for (int i = 0; i < 4; i++) {
-            float *sum = &product->sums[n * 4 + i];
-            float total = product->add ? *sum : 0.0f;
-            for (int k = 0; k < DEPTH; k++)
-                total += a[i / 2][k] * b[i % 2][k];
-            *sum = total;
+    const bool by_columns = product->columns_of_b;
+    const int rows = by_columns ? DEPTH : product->columns, pieces = (by_columns ? product->columns : DEPTH) / 8;
+    for (int i = 0; i < rows * pieces; i++) {
+        const uint16_t *from = elements_at(address_of(&m, by_columns, i / pieces, i % pieces));
+        for (int j = 0; j < 8; j++) {
+            const int other = i % pieces * 8 + j;
+            b[by_columns ? i / pieces : other][by_columns ? other : i / pieces] = widen(product->type, from[j]);
         }
     }
+}
+
+/* Adds the products one after the other, in fp32. */
+SW_WIDE_VECTORS static void add_products(float a[ROWS][DEPTH], float b[DEPTH][MOST_COLUMNS], int columns,
+                                         float sums[ROWS][MOST_COLUMNS]) {
+    for (int row = 0; row < ROWS; row++)
+        for (int k = 0; k < DEPTH; k++)
+            for (int column = 0; column < columns; column++)
+                sums[row][column] += a[row][k] * b[k][column];
+}
+
+/* Returns the place of a lane's sum `at` among the warp's: of every eight columns it has the two from l % 4 · 2 on, of
+ * rows l / 4 and l / 4 + 8. */
+static float *sum_of_lane(float sums[ROWS][MOST_COLUMNS], int lane, int at) {
+    return &sums[lane / 4 + at % 4 / 2 * 8][at / 4 * 8 + lane % 4 * 2 + at % 2];
+}
+
+/* Performs a product of the running warp for all of its lanes, which wait for it. Lanes are the outer loops: their
+ * stacks lie such a power of two apart that the cache keeps few of them. */
+static void perform(int number) {
+    const struct sw_emulation_product *product = product_of_lane(0, number);
+    float a[ROWS][DEPTH], b[DEPTH][MOST_COLUMNS], sums[ROWS][MOST_COLUMNS];
+    check_operands(product);
+    read_a(number, a);
+    read_b(product, b);
+    for (int lane = 0; lane < LANES; lane++) {
+        const float *of_lane = product_of_lane(lane, number)->sums;
+        for (int at = 0; at < product->columns / 2; at++)
+            *sum_of_lane(sums, lane, at) = product->add ? of_lane[at] : 0.0f;
+    }
+    add_products(a, b, product->columns, sums);
+    for (int lane = 0; lane < LANES; lane++) {
+        float *of_lane = product_of_lane(lane, number)->sums;
+        for (int at = 0; at < product->columns / 2; at++)
+            of_lane[at] = *sum_of_lane(sums, lane, at);
+    }
+}
+
+/* The lanes of a warp wait together, and for as many products. The first that goes on performs them for all. */
+static void perform_all(int count) {
+    const char *lanes = sw_emulation_exchange(&count, sizeof count, "wgmma.wait_group");
+    for (int lane = 0; lane < LANES; lane++)
+        if (memcmp(lanes + lane * SW_EMULATION_LANE_BYTES, &count, sizeof count) != 0)
+            sw_emulation_fail("the lanes of a warp wait for different products");
+    uint32_t *performed = &sw_emulation_product_block()->performed[first_lane() / LANES];
+    struct sw_products *own = sw_emulation_own_products(sw_emulation_thread());
+    own->performed += (uint32_t)count;
+    if (*performed == own->performed)
+        return;
+    for (int i = 0; i < count; i++)
+        perform(i);
+    *performed = own->performed;
 }
 
 static void spoil(const struct sw_emulation_product *product) {
@@ -223,13 +267,12 @@ void sw_emulation_products_wait(int newest, const char *file, int line) {
     struct sw_products *own = sw_emulation_own_products(sw_emulation_thread());
     const bool left_out = sw_emulation_leaves_out(file, line);
     int ended = 0;
-    while (ended < own->count && own->under_way[ended].commit < own->commits - newest) {
-        const struct sw_emulation_product *product = &own->under_way[ended++];
-        if (left_out)
-            spoil(product);
-        else
-            perform(product);
-    }
+    while (ended < own->count && own->under_way[ended].commit < own->commits - newest)
+        ended++;
+    for (int i = 0; left_out && i < ended; i++)
+        spoil(&own->under_way[i]);
+    if (!left_out && ended > 0)
+        perform_all(ended);
     own->count -= ended;
     if (ended > 0)
         memmove(own->under_way, own->under_way + ended, (size_t)own->count * sizeof *own->under_way);
