@@ -1,6 +1,7 @@
 #include "tests/equipment/cuda/fiber.h"
 
 #include <assert.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -20,8 +21,9 @@
 #define TELLS_TSAN 1
 #endif
 
-/* Sanitizers make frames several times larger. */
-enum { STACK_BYTES = 256 * 1024, GUARD_BYTES = 4096 };
+/* Sanitizers make frames several times larger. Stacks of fibers begin at different lines of a page: the first cache
+ * keeps few lines that lie whole pages apart, and the threads of a warp use the same depth of their stacks. */
+enum { STACK_BYTES = 256 * 1024, GUARD_BYTES = 4096, COLORS = 32, COLOR_BYTES = 128 };
 
 struct sw_fiber {
     void *mapping; /* the guard page and the stack; NULL for a thread's own stack */
@@ -81,7 +83,9 @@ __asm__(".text\n"
 
 static void prepare_stack(struct sw_fiber *fiber, char *stack) {
     enum { SAVED_REGISTERS = 6, WORDS_ABOVE = 2 }; /* the stack is 8 modulo 16 where a function begins */
-    void **top = (void **)(void *)(stack + STACK_BYTES) - WORDS_ABOVE;
+    static atomic_uint opened;
+    const size_t color = atomic_fetch_add(&opened, 1) % COLORS * (size_t)COLOR_BYTES;
+    void **top = (void **)(void *)(stack + STACK_BYTES - color) - WORDS_ABOVE;
     *top = (void *)fiber_main;
     fiber->stack_pointer = top - SAVED_REGISTERS;
 }

@@ -254,7 +254,7 @@ void sw_emulation_barrier(const char *file, int line) {
 
 /* Two buffers take turns: a lane writes into one again only after all have passed the exchange between, and so have
  * read it. */
-const void *sw_emulation_exchange(const void *mine, size_t bytes, const char *what) {
+static bool arrive(const void *mine, size_t bytes, const char *what, const void **out_lanes) {
     struct machine *m = machine;
     struct thread *self = running_thread();
     struct warp *warp = &m->warps[m->running / WARP];
@@ -268,14 +268,27 @@ const void *sw_emulation_exchange(const void *mine, size_t bytes, const char *wh
         memcpy(to, mine, sizeof(uint32_t)); /* most exchanges: no call */
     else
         memcpy(to, mine, bytes);
+    *out_lanes = warp->lanes[turn];
     stop(m, AT_EXCHANGE);
-    if (++warp->arrived == WARP) {
+    const bool is_last = ++warp->arrived == WARP;
+    if (is_last) {
         warp->arrived = 0;
         warp->runnable = ALL_LANES;
     } else {
         yield(m);
     }
-    return warp->lanes[turn];
+    return is_last;
+}
+
+const void *sw_emulation_exchange(const void *mine, size_t bytes, const char *what) {
+    const void *lanes;
+    arrive(mine, bytes, what, &lanes);
+    return lanes;
+}
+
+const void *sw_emulation_gather(const void *mine, size_t bytes, const char *what) {
+    const void *lanes;
+    return arrive(mine, bytes, what, &lanes) ? lanes : NULL;
 }
 
 void *sw_emulation_shared(const void *key, size_t bytes) {

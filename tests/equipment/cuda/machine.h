@@ -34,6 +34,9 @@ void sw_emulation_barrier(const char *file, int line);
 /* Exchanges `bytes` between the lanes of a warp, each of which calls it, and returns those of all: lane l's at
  * l·SW_EMULATION_LANE_BYTES. They stay until the warp's next exchange but one. */
 const void *sw_emulation_exchange(const void *mine, size_t bytes, const char *what);
+/* As sw_emulation_exchange, but only one lane receives them, and works for all before any other goes on; the others
+ * receive NULL. */
+const void *sw_emulation_gather(const void *mine, size_t bytes, const char *what);
 /* Returns the block's shared variable with that key, made at the first call. */
 void *sw_emulation_shared(const void *key, size_t bytes);
 void *sw_emulation_dynamic_shared(void);

@@ -32,7 +32,6 @@ void sw_products_begin(struct sw_product_block *block, char *shared, size_t shar
     memset(block->granules, 0,
            (shared_bytes + SW_EMULATION_GRANULE_BYTES - 1) / SW_EMULATION_GRANULE_BYTES * sizeof block->granules[0]);
     memset(block->started, 0, sizeof block->started);
-    memset(block->performed, 0, sizeof block->performed);
 }
 
 const char *sw_products_end(const struct sw_product_block *block, int warps) {
@@ -45,7 +44,6 @@ const char *sw_products_end(const struct sw_product_block *block, int warps) {
 
 void sw_products_reset(struct sw_products *products) {
     products->count = products->commits = 0;
-    products->performed = 0;
     products->registers_shown = false;
 }
 
@@ -242,20 +240,16 @@ static void perform(int number) {
     }
 }
 
-/* The lanes of a warp wait together, and for as many products. The first that goes on performs them for all. */
+/* The lanes of a warp wait together, and for as many products. */
 static void perform_all(int count) {
-    const char *lanes = sw_emulation_exchange(&count, sizeof count, "wgmma.wait_group");
+    const char *lanes = sw_emulation_gather(&count, sizeof count, "wgmma.wait_group");
+    if (lanes == NULL)
+        return;
     for (int lane = 0; lane < LANES; lane++)
         if (memcmp(lanes + lane * SW_EMULATION_LANE_BYTES, &count, sizeof count) != 0)
             sw_emulation_fail("the lanes of a warp wait for different products");
-    uint32_t *performed = &sw_emulation_product_block()->performed[first_lane() / LANES];
-    struct sw_products *own = sw_emulation_own_products(sw_emulation_thread());
-    own->performed += (uint32_t)count;
-    if (*performed == own->performed)
-        return;
     for (int i = 0; i < count; i++)
         perform(i);
-    *performed = own->performed;
 }
 
 static void spoil(const struct sw_emulation_product *product) {

@@ -44,7 +44,6 @@ enum { SW_EMULATION_MOST_PRODUCTS = 64, SW_EMULATION_GRANULE_BYTES = 16, SW_EMUL
 struct sw_products {
     struct sw_emulation_product *under_way;
     int count, commits;
-    uint32_t performed; /* in this block, for this thread */
     bool registers_shown;
     uint32_t fences;
 };
@@ -56,14 +55,12 @@ struct sw_granule {
     uint32_t arrived;
 };
 
-/* The state of a block: granules by address, what each warp has started, as a digest, and how many products it has
- * performed. */
+/* The state of a block: granules by address, and what each warp has started, as a count and a digest. */
 struct sw_product_block {
     char *shared;
     size_t shared_bytes;
     struct sw_granule granules[SW_SHARED_MOST_BYTES / SW_EMULATION_GRANULE_BYTES];
     uint64_t started[1024 / 32];
-    uint32_t performed[1024 / 32];
 };
 
 /* Hooks that the machine calls: at a block's begin and end (NULL or an error), and for copies of the running thread. */
