@@ -6,10 +6,10 @@ USUAL_S = 5
 BUDGETS = {
     "bench/papers": 45, "core/ranks": 30, "e2e/allocations": 10, "e2e/base_format": 10, "e2e/cli_adapters": 15,
     "e2e/cli_bad_stores": 15, "e2e/cli_base": 15, "e2e/cli_base_format": 20, "e2e/cli_bench": 10,
-    "e2e/cli_bench_io": 15, "e2e/cli_bench_step": 45, "e2e/cli_bench_zero": 90, "e2e/cli_bench_zero_tensor": 75,
+    "e2e/cli_bench_io": 15, "e2e/cli_bench_step": 45, "e2e/cli_bench_zero": 35, "e2e/cli_bench_zero_tensor": 40,
     "e2e/cli_budgets": 10, "e2e/cli_cuda": 90, "e2e/cli_devices": 10, "e2e/cli_doctor": 10, "e2e/cli_dpo": 25,
     "e2e/cli_early_stop": 15, "e2e/cli_file_systems": 15, "e2e/cli_fp8": 15, "e2e/cli_freeze": 15,
-    "e2e/cli_generate": 10, "e2e/cli_gpu_trust": 20, "e2e/cli_in_place": 10, "e2e/cli_interrupted": 45,
+    "e2e/cli_generate": 10, "e2e/cli_gpu_trust": 20, "e2e/cli_in_place": 10, "e2e/cli_interrupted": 25,
     "e2e/cli_lora": 30, "e2e/cli_machines": 145, "e2e/cli_optimizer_state": 15, "e2e/cli_peers": 10,
     "e2e/cli_power": 35, "e2e/cli_profile": 45, "e2e/cli_ptx": 15, "e2e/cli_quantized": 15, "e2e/cli_ranks": 10,
     "e2e/cli_ranks_cuda": 70, "e2e/cli_ranks_cuda_late": 55, "e2e/cli_ranks_cuda_tensor": 155,

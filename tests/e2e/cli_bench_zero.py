@@ -10,7 +10,7 @@ from ranks_jobs import mpirun, threads
 ALLOWED = 0.02
 STAGES = range(4)
 OPTIMIZER_BYTES = 12
-LAYERS, HIDDEN, TOKENS = 32, 256, 16  # of the model that the bench makes, and of a rank's step
+LAYERS, HIDDEN, TOKENS = 32, 128, 16  # of the model that the bench makes, and of a rank's step
 
 
 def report(ranks, *more):

@@ -11,7 +11,7 @@ from ranks_jobs import mpirun, threads
 ALLOWED = 0.02
 WIDTH, OPTIMIZER_BYTES = 2, 12  # bytes of an element in bf16, and of the fp32 master and moments
 # The model that the bench makes for groups of two.
-VOCAB, HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD_DIM, FFN, TOKENS = 448, 512, 12, 16, 4, 120, 2112, 128
+VOCAB, HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD_DIM, FFN, TOKENS = 448, 512, 8, 16, 4, 120, 2112, 128
 PARAMETERS = (2 * VOCAB + 1) * HIDDEN + LAYERS * HIDDEN * (2 * (HEADS + KV_HEADS) * HEAD_DIM + 3 * FFN + 2)
 
 
