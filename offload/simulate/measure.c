@@ -210,7 +210,11 @@ sw_status sw_measure_accumulators(struct sw_device *device, const struct sw_meas
  * cost is the time beyond that of the same ops on one thread. If a device queues ops, measures how fast they follow
  * each other. */
 
-enum { TURNS = 200, PLAYERS = 2, MESSAGE_CHARS = 512 };
+enum { TURNS = 200, LEAST_TURNS = 20, PLAYERS = 2, MESSAGE_CHARS = 512 };
+
+static int turns(void) {
+    return (int)fmax(LEAST_TURNS, sw_measure_share() * TURNS);
+}
 
 struct game {
     pthread_mutex_t mutex;
@@ -251,7 +255,8 @@ static bool may_play(const struct player *player, int turn) {
 static sw_status play(const struct player *player) {
     struct game *game = player->game;
     const bool runs = !game->leads || player->number == 0;
-    for (int i = 0; i < TURNS; i++) {
+    const int count = turns();
+    for (int i = 0; i < count; i++) {
         pthread_mutex_lock(&game->mutex);
         while (!game->over && !may_play(player, i))
             pthread_cond_wait(&game->changed, &game->mutex);
@@ -300,7 +305,7 @@ static sw_status play_both(struct player player[PLAYERS], bool leads, double *ou
         return sw_fail(SW_ERR_NOMEM, "cannot start a thread to measure a handover");
     const sw_status status = play(&player[0]);
     pthread_join(second, NULL);
-    *out_op_s = (double)(sw_now_ns() - start_ns) * 1e-9 / (leads ? TURNS : PLAYERS * TURNS);
+    *out_op_s = (double)(sw_now_ns() - start_ns) * 1e-9 / (leads ? turns() : PLAYERS * turns());
     if (status == SW_OK && player[1].status != SW_OK)
         return sw_fail(player[1].status, "%s", player[1].message);
     return status;
@@ -309,9 +314,10 @@ static sw_status play_both(struct player player[PLAYERS], bool leads, double *ou
 /* Runs the ops of all turns on this thread. */
 static sw_status play_alone(const struct player player[PLAYERS], double *out_op_s) {
     const int64_t start_ns = sw_now_ns();
-    for (int i = 0; i < PLAYERS * TURNS; i++)
+    const int count = PLAYERS * turns();
+    for (int i = 0; i < count; i++)
         SW_TRY(run_op(&player[i % PLAYERS]));
-    *out_op_s = (double)(sw_now_ns() - start_ns) * 1e-9 / (PLAYERS * TURNS);
+    *out_op_s = (double)(sw_now_ns() - start_ns) * 1e-9 / count;
     return SW_OK;
 }
 

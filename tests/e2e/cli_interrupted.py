@@ -109,10 +109,10 @@ def wait_for_work(process, seconds):
 
 
 def a_second_signal_ends_at_once():
-    """Here a step is long enough that only the second signal can end it."""
+    """Here a step is long enough that only the second signal can end it, and by batch it takes little memory."""
     run = path("twice")
     process = program.start("train", "--model", "gpt2-demo", "--init", "--data", DATA, "--run", run, "--seq", 256,
-                            "--batch-tokens", 4 * 256 * 500, "--micro-batch", 4)
+                            "--batch-tokens", 4 * 256 * 500, "--micro-batch", 4, "--order", "batch")
     wait_for(process, "commits")
     wait_for_work(process, 0.3)
     process.send_signal(signal.SIGINT)
