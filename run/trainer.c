@@ -29,6 +29,7 @@
 #include "run/folder/frozen.h"
 #include "run/folder/run.h"
 #include "run/folder/state.h"
+#include "run/folder/stored_parts.h"
 #include "run/progress.h"
 #include "run/samples.h"
 #include "run/steplog.h"
@@ -91,11 +92,19 @@ static int64_t tiles_of(const struct sw_trainer *trainer) {
     return trainer->run.tiles > 0 ? trainer->run.tiles : trainer->run.settings.tiles;
 }
 
+/* Returns the folder that a run reads frozen weights from, if it does; NULL: random weights, or those of another run.
+ */
+static const char *base_of(const struct sw_run *run) {
+    const char *model = run->moved_model != NULL ? run->moved_model : run->settings.model;
+    return !run->settings.init && model != NULL && sw_folder_has_weights(model) ? model : NULL;
+}
+
 /* Gives the engine's load function the weights that `load` reads, of which a rank of a tensor group has parts. */
 static sw_status load_parts(struct sw_trainer *trainer, const struct sw_load *load,
                             sw_status (*engine_load)(struct sw_engine *engine, const struct sw_load *load)) {
     const struct sw_state_part whole = {.units = trainer->whole, .tiles = tiles_of(trainer), .load = *load};
     struct sw_state_reader *state = NULL;
+    struct sw_stored_parts *stored = NULL;
     struct sw_load parts = *load;
     if (trainer->whole == NULL)
         return engine_load(trainer->engine, load);
@@ -105,7 +114,10 @@ static sw_status load_parts(struct sw_trainer *trainer, const struct sw_load *lo
     parts.progress_context = load->progress_context;
     parts.loaded = load->loaded;
     if (status == SW_OK)
+        status = sw_stored_parts_open(base_of(&trainer->run), sw_model_get_units(trainer->job.model), &parts, &stored);
+    if (status == SW_OK)
         status = engine_load(trainer->engine, &parts);
+    sw_stored_parts_close(stored);
     sw_state_close(state);
     return status;
 }
@@ -339,13 +351,6 @@ static sw_status check_exports(const struct sw_trainer *trainer) {
                          "model's output table too; give --export-every 0, and export the whole model by spillway "
                          "export --merge",
                          unwritable);
-}
-
-/* Returns the folder that a run reads frozen weights from, if it does; NULL: random weights, or those of another run.
- */
-static const char *base_of(const struct sw_run *run) {
-    const char *model = run->moved_model != NULL ? run->moved_model : run->settings.model;
-    return !run->settings.init && model != NULL && sw_folder_has_weights(model) ? model : NULL;
 }
 
 /* Does everything that can fail before anything is written: opens the job with its data, and checks its memory. */

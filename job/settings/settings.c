@@ -241,8 +241,6 @@ static sw_status settings_check_tensor(const struct sw_settings *s) {
         bool given;
         const char *flag, *without;
     } flags[] = {
-        {sw_base_stored_elems((sw_base_format)s->tuning.base) > 0, "a --base-format of checkpoints",
-         "--base-format int8 or nf4"},
         {s->gather != SW_GATHER_EXACT, "--gather int8", "--gather exact"},
         {s->reduce == SW_REDUCE_LIBRARY, "--reduce library", "--reduce ordered"},
         {s->reduce == SW_REDUCE_INT8, "--reduce int8", "--reduce ordered"},

@@ -19,6 +19,7 @@ VAL = program.write(os.path.join(SCRATCH, "val.txt"), program.text(6, 3000))
 KV_HEADS, HEAD_DIM, LAYERS, VOCAB = 1, 64, 1, 256
 # Hidden size, heads and inner size: matrices of whole blocks, and with parts of blocks at their ends.
 EVEN, UNEVEN = (128, 2, 256), (160, 3, 192)
+DIVIDED = (128, 4, 256, 2)  # with key-value heads: a half of each matrix has whole blocks
 CONFIG = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": VOCAB, "num_hidden_layers": LAYERS, "num_key_value_heads": KV_HEADS, "head_dim": HEAD_DIM,
           "max_position_embeddings": 256, "tie_word_embeddings": False, "torch_dtype": "bfloat16"}
 FP8 = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128],
@@ -33,16 +34,16 @@ def path(*names):
 
 
 def described(sizes, quantization):
-    fields = dict(zip(("hidden_size", "num_attention_heads", "intermediate_size"), sizes))
+    fields = dict(zip(("hidden_size", "num_attention_heads", "intermediate_size", "num_key_value_heads"), sizes))
     return {**CONFIG, **fields, "quantization_config": quantization}
 
 
 def shapes(sizes):
     """The tensors of a Qwen3; those of two dimensions within layers are what checkpoints quantize."""
-    hidden, heads, ffn = sizes
+    hidden, heads, ffn, *kv_heads = sizes
     found = {"model.embed_tokens.weight": [VOCAB, hidden]}
     for layer in range(LAYERS):
-        queries, keys = heads * HEAD_DIM, KV_HEADS * HEAD_DIM
+        queries, keys = heads * HEAD_DIM, (kv_heads or [KV_HEADS])[0] * HEAD_DIM
         names = {"input_layernorm.weight": [hidden], "self_attn.q_proj.weight": [queries, hidden],
                  "self_attn.k_proj.weight": [keys, hidden], "self_attn.v_proj.weight": [keys, hidden],
                  "self_attn.q_norm.weight": [HEAD_DIM], "self_attn.k_norm.weight": [HEAD_DIM],
@@ -127,7 +128,7 @@ QUANTIZATION = {"blocks": FP8, "bf16 blocks": FP8, "rows": ROWS, "whole": ROWS, 
 def folders_of(kind, sizes=UNEVEN):
     """A quantized folder, one that has the same values in fp32, and these values."""
     stored, exact = pieces(kind, sizes)
-    name = f"{kind}-{sizes[0]}".replace(" ", "-")
+    name = f"{kind}-{sizes[0]}-{sizes[1]}".replace(" ", "-")
     quantized = hf_folder.make(path(name), described(sizes, QUANTIZATION[kind]), file_of(stored))
     plain = hf_folder.make(path(name + "-plain"), described(sizes, None),
                            hf_folder.safetensors({tensor: (shapes(sizes)[tensor], exact[tensor]) for tensor in exact}))
@@ -312,6 +313,27 @@ def plans_and_runs_count_the_bytes_of_records():
     return problems
 
 
+def groups_have_the_numbers_of_its_values():
+    """Each rank of a tensor group takes its part of the records, which are whole blocks of parts of rows."""
+    problems = []
+    for kind, form in BASES.items():
+        folder, plain, _ = folders_of(kind, DIVIDED)
+        for name, model, more in (("values", plain, ()), ("records", folder, ("--base-format", form))):
+            run = path(f"group-{kind}-{name}")
+            for arguments in (train(model, f"group-{kind}-{name}", *LORA, *more, "--tensor", 2, "--schedule-steps", STEPS,
+                                    "--place", AWAY, precision="bf16", steps=1), ["resume", run, "--steps", STEPS]):
+                ended = program.limits.run(threads(2, program.command(*arguments)), stdin=subprocess.DEVNULL,
+                                           capture_output=True, text=True, check=False)
+                if ended.returncode != 0:
+                    return problems + [f"{kind} {name}: {ended.stderr[-400:]}"]
+        if program.numbers_of(path(f"group-{kind}-values")) != program.numbers_of(path(f"group-{kind}-records")):
+            problems.append(f"{kind}: other numbers than the values' own")
+        program.must("resume", path(f"group-{kind}-records"), "--steps", STEPS + 1, "--tensor", 1)
+    halves = hf_folder.make(path("halves"), described((128, 4, 128, 2), FP8), None)
+    return problems + program.refused("halves of blocks", ["plan", "--model", halves, *program.SHAPE, *LORA, "--base-format", "fp8",
+                                                           "--ranks", 2, "--tensor", 2], "down_proj", "parts of 64")
+
+
 def other_commands_know_a_stored_base():
     """An evaluation has the loss of the training's own; verify finds nothing; a merged export is that of the values."""
     problems = []
@@ -395,6 +417,6 @@ def a_base_that_changed_is_refused():
 
 
 script_test.run(a_stored_base_has_the_numbers_of_its_values, plans_and_runs_count_the_bytes_of_records,
-                other_commands_know_a_stored_base, two_ranks_have_the_numbers_of_one, bases_that_are_not_stored_so_are_refused,
+                groups_have_the_numbers_of_its_values, other_commands_know_a_stored_base, two_ranks_have_the_numbers_of_one, bases_that_are_not_stored_so_are_refused,
                 a_base_that_changed_is_refused, weights_are_the_values_of_their_codes, commands_compute_with_the_values,
                 what_is_wrong_is_refused_by_name)
