@@ -510,8 +510,15 @@ static sw_status advance(struct sw_store_lane *lane, bool wait) {
     struct sw_queue_result results[REAP_BATCH];
     int count;
     SW_TRY(sw_queue_reap(lane->queue, wait, results, REAP_BATCH, &count));
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < count; i++) {
+        const bool copies = is_in_place(&lane->transfers[lane->blocks[results[i].tag].transfer]);
         SW_TRY(finish_block(lane, &results[i]));
+        if (!copies)
+            continue;
+        /* The drive goes on while the next read is copied. */
+        SW_TRY(issue_blocks(lane));
+        SW_TRY(sw_queue_start(lane->queue));
+    }
     SW_TRY(issue_blocks(lane));
     return sw_queue_start(lane->queue);
 }

@@ -235,7 +235,7 @@ struct sw_store_files {
 };
 
 /* Reads of SW_STORE_IN_PLACE that are under way at once, and the memory that each passes through. */
-enum { SW_STORE_IN_PLACE_READS = 16 };
+enum { SW_STORE_IN_PLACE_READS = 32 };
 /* Returns the bytes of that memory for a transfer of so many bytes of whole grains. */
 int64_t sw_store_room_bytes(int64_t transfer_bytes);
 /* Lets the store read SW_STORE_IN_PLACE from these files. `rooms` has SW_STORE_IN_PLACE_READS times room_bytes, aligned
