@@ -68,6 +68,24 @@ static uint64_t address_of(struct sw_ptx_warp *warp, const struct sw_ptx_op *op,
     return (wide ? ((const uint64_t *)base)[lane] : ((const uint32_t *)base)[lane]) + (uint64_t)op->number;
 }
 
+/* Tells whether all lanes, of which there are several, access the same address. */
+static bool is_one_address(struct sw_ptx_warp *warp, const struct sw_ptx_op *op, uint32_t lanes, bool wide) {
+    const uint64_t first = address_of(warp, op, __builtin_ctz(lanes), wide);
+    uint32_t left = lanes & (lanes - 1);
+    if (left == 0)
+        return false;
+    while (left != 0 && address_of(warp, op, __builtin_ctz(left), wide) == first)
+        left &= left - 1;
+    return left == 0;
+}
+
+/* Writes the elements at `from` to the registers of all lanes. */
+static void put_all(struct sw_ptx_warp *warp, const struct sw_ptx_op *op, uint32_t lanes, const char *from) {
+    for (int i = 0; i < op->vector; i++)
+        for (uint32_t left = lanes; left != 0; left &= left - 1)
+            put(warp, op, i, __builtin_ctz(left), from + (size_t)i * op->bytes);
+}
+
 void sw_ptx_load_param(struct sw_ptx_warp *warp, const struct sw_ptx_op *op, uint32_t lanes) {
     const struct sw_ptx_machine *m = warp->machine;
     for (; lanes != 0; lanes &= lanes - 1) {
@@ -101,7 +119,20 @@ void sw_ptx_store_global(struct sw_ptx_warp *warp, const struct sw_ptx_op *op, u
     }
 }
 
+/* What the lanes between the first and the last one would mark and find wrong, these two mark and find already. */
+static void load_shared_once(struct sw_ptx_warp *warp, const struct sw_ptx_op *op, uint32_t lanes) {
+    const int first = __builtin_ctz(lanes), last = SW_PTX_LANES - 1 - __builtin_clz(lanes);
+    const uint32_t address = (uint32_t)address_of(warp, op, first, false), bytes = (uint32_t)op->bytes * op->vector;
+    const char *from = sw_ptx_shared_read(warp, op, first, address, bytes);
+    if (from != NULL && sw_ptx_shared_read(warp, op, last, address, bytes) != NULL)
+        put_all(warp, op, lanes, from);
+}
+
 void sw_ptx_load_shared(struct sw_ptx_warp *warp, const struct sw_ptx_op *op, uint32_t lanes) {
+    if (is_one_address(warp, op, lanes, false)) {
+        load_shared_once(warp, op, lanes);
+        return;
+    }
     for (; lanes != 0; lanes &= lanes - 1) {
         const int lane = __builtin_ctz(lanes);
         const char *from = sw_ptx_shared_read(warp, op, lane, (uint32_t)address_of(warp, op, lane, false),
