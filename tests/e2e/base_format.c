@@ -173,8 +173,19 @@ static sw_status fill_rounded(void *context, int64_t unit, int64_t first, int64_
     return sw_unit_walk(&model->init.units->unit[unit], first, count, fill_run, &fill);
 }
 
-/* The losses and norms of gradients are those of a model in the compute type that begins with the rounded weights, and
- * they are not those of the model that was not rounded. */
+/* They are not those of a model that was not rounded. */
+static void compare_exact(const struct harness_spec *spec, const struct same_trace *based) {
+    struct same_trace exact;
+    must(same_train(spec, false, &exact));
+    for (int step = 0; step < SAME_STEPS; step++) {
+        assert_true(based->loss[step] != exact.loss[step]);
+        assert_true(fabs(based->loss[step] - exact.loss[step]) < 0.02 * exact.loss[step]);
+    }
+    same_free(&exact);
+}
+
+/* The losses and norms of gradients are those of a model in the compute type that begins with the rounded weights. That
+ * rounding changes them is a fact about the format, which the CPU shows for every device. */
 static void a_base_computes_with_its_rounded_weights(void **state) {
     struct sw_device *device;
     struct sw_stream *stream;
@@ -184,7 +195,7 @@ static void a_base_computes_with_its_rounded_weights(void **state) {
     for (int v = 0; v < VARIANTS; v++) {
         struct harness_spec spec = spec_of(&variants[v]);
         struct rounded model = {.init = {.config = spec.config, .seed = SAME_SEED}};
-        struct same_trace based, typed, exact;
+        struct same_trace based, typed;
         struct sw_tuning without = variants[v].tuning;
         struct sw_units *units;
         without.base = SW_BASE_TYPED;
@@ -201,15 +212,14 @@ static void a_base_computes_with_its_rounded_weights(void **state) {
             model.base[u] = round_base(&model, stream, u);
         assert_true(grains > 0);
         spec.shape.tuning = without;
-        must(same_train(&spec, false, &exact));
+        if (getenv("SW_TEST_DEVICE") == NULL)
+            compare_exact(&spec, &based);
         spec.fill = fill_rounded;
         spec.fill_context = &model;
         must(same_train(&spec, false, &typed));
         for (int step = 0; step < SAME_STEPS; step++) {
             assert_true(based.loss[step] == typed.loss[step] && based.grad_norm[step] == typed.grad_norm[step]);
             assert_true(based.grad_norm[step] > 0.0);
-            assert_true(based.loss[step] != exact.loss[step]);
-            assert_true(fabs(based.loss[step] - exact.loss[step]) < 0.02 * exact.loss[step]);
         }
         assert_true(based.evaluation == typed.evaluation);
         for (int64_t u = 0; u < units->count; u++)
@@ -219,7 +229,6 @@ static void a_base_computes_with_its_rounded_weights(void **state) {
         sw_units_destroy(units);
         same_free(&based);
         same_free(&typed);
-        same_free(&exact);
     }
     sw_stream_close(stream);
     sw_device_close(device);

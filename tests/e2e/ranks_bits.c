@@ -2,6 +2,7 @@
  * the bits of stage 0 with everything on the device, and the losses of one rank on the same batch but for the order of
  * sums. */
 #include "tests/e2e/same_bits.h"
+#include "tests/equipment/must.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -36,8 +37,9 @@ struct training {
 #define QUANTIZED_ERROR 3e-2
 
 struct job {
-    struct sw_comm *comm;
-    const char *directory; /* of this rank */
+    struct sw_comm *comm;           /* NULL: one rank alone trains the whole batch */
+    const struct same_trace *alone; /* what that gave */
+    const char *directory;          /* of this rank */
     sw_dtype type;
     sw_optimizer_format optimizer;
     bool fp8;
@@ -52,17 +54,20 @@ static int ranks_of(const struct job *job) {
     return sw_comm_identity(job->comm)->ranks;
 }
 
-static struct harness_spec spec_of(const struct job *job, bool alone) {
-    const struct sw_comm_nodes *nodes = sw_comm_nodes(job->comm);
+static struct harness_spec spec_of(const struct job *job) {
     struct harness_spec spec = same_narrow_spec(job->type, job->optimizer, SW_ROUND_STOCHASTIC);
     spec.shape.fp8 = job->fp8;
-    spec.comm = alone ? NULL : job->comm;
+    spec.comm = job->comm;
     spec.shape.tuning = job->tuning;
     spec.gather = job->gather;
     spec.reduce = job->reduce;
     spec.reduce_nodes = job->reduce_nodes;
-    spec.node_ranks = nodes->even && nodes->in_order ? nodes->ranks : 0;
-    spec.micro_batches = alone ? MICRO_BATCHES : MICRO_BATCHES / ranks_of(job);
+    spec.micro_batches = MICRO_BATCHES;
+    if (job->comm != NULL) {
+        const struct sw_comm_nodes *nodes = sw_comm_nodes(job->comm);
+        spec.node_ranks = nodes->even && nodes->in_order ? nodes->ranks : 0;
+        spec.micro_batches /= ranks_of(job);
+    }
     spec.compute_threads = spec.update_threads = 1;
     spec.shape.batch = 1; /* ranks share out whole micro-batches, whatever these hold */
     return spec;
@@ -137,7 +142,7 @@ typedef enum { NO_SECONDARY, ON_DEVICE, ON_HOST } secondary;
 static sw_status try_variant(struct job *job, const struct same_trace *reference, int zero, int variant,
                              secondary kept) {
     char place[128];
-    struct harness_spec spec = spec_of(job, false);
+    struct harness_spec spec = spec_of(job);
     struct same_trace trace;
     const int weights = variant % SW_TIERS, grads = variant / 3 % SW_TIERS, optimizer = (variant + zero) % SW_TIERS;
     snprintf(place, sizeof place, "weights=%s,grads=%s,optimizer=%s%s%s", sw_tier_name((sw_tier)weights),
@@ -257,7 +262,7 @@ static double between_bytes(const struct job *job, const struct sw_plan *plan) {
 
 /* Compares the bytes that a step's plan gives to others, those that the comm has counted, and the formulas. */
 static sw_status compare_bytes(struct job *job) {
-    struct harness_spec spec = spec_of(job, false);
+    struct harness_spec spec = spec_of(job);
     struct harness harness;
     sw_status status = SW_OK;
     int64_t planned = 0;
@@ -308,7 +313,7 @@ static int64_t most_loaded(const struct sw_units *units, int64_t unit, int ranks
 
 /* Compares what a rank loads at stage 3 with its share. */
 static sw_status count_loads(struct job *job) {
-    struct harness_spec spec = spec_of(job, false);
+    struct harness_spec spec = spec_of(job);
     struct harness harness;
     atomic_llong loaded = 0;
     int64_t most = 0;
@@ -328,7 +333,7 @@ static sw_status count_loads(struct job *job) {
 /* An infinite gradient on one rank is not lost: its step is skipped on all. */
 static sw_status skip_infinite(struct job *job) {
     enum { INFINITE_STEP = 2 };
-    struct harness_spec spec = spec_of(job, false);
+    struct harness_spec spec = spec_of(job);
     struct same_trace trace;
     spec.zero = SW_ZERO_WEIGHTS;
     spec.infinite_step = sw_comm_identity(job->comm)->rank == ranks_of(job) - 1 ? INFINITE_STEP : 0;
@@ -342,9 +347,8 @@ static sw_status skip_infinite(struct job *job) {
 }
 
 static sw_status run(struct job *job, int variants) {
-    struct same_trace reference[ORDERS], one;
-    struct harness_spec spec = spec_of(job, false), alone = spec_of(job, true);
-    SW_TRY(same_train(&alone, false, &one));
+    struct same_trace reference[ORDERS];
+    struct harness_spec spec = spec_of(job);
     spec.zero = first_stage(job);
     SW_TRY(same_train(&spec, false, &reference[BY_LAYER]));
     spec.group = GROUP;
@@ -352,8 +356,8 @@ static sw_status run(struct job *job, int variants) {
     spec.zero = spec.zero < SW_ZERO_GRADS ? SW_ZERO_GRADS : spec.zero;
     SW_TRY(same_train(&spec, false, &reference[REDUCED_BY_GROUP]));
     for (int order = 0; order < ORDERS; order++)
-        compare_with_one(job, &reference[order], &one);
-    check_clips(job, &one);
+        compare_with_one(job, &reference[order], job->alone);
+    check_clips(job, job->alone);
     for (int zero = first_stage(job); zero <= SW_ZERO_WEIGHTS; zero++)
         for (int variant = zero % 2; variant < variants; variant++)
             SW_TRY(try_variant(job, reference, zero, variant, NO_SECONDARY));
@@ -363,7 +367,6 @@ static sw_status run(struct job *job, int variants) {
     SW_TRY(freezes(job) ? count_loads(job) : compare_bytes(job));
     if (job->tuning.lora.rank == 0) /* else the head, which makes the infinity, has no gradients */
         SW_TRY(skip_infinite(job));
-    same_free(&one);
     for (int order = 0; order < ORDERS; order++)
         same_free(&reference[order]);
     return SW_OK;
@@ -372,22 +375,28 @@ static sw_status run(struct job *job, int variants) {
 /* The ranks of a case, with what each has found wrong. */
 struct party {
     const struct training *training;
+    const struct same_trace *alone;
     const char *directory;
     char wrong[MOST_RANKS][WRONG_CHARS];
 };
+
+static struct job job_of(const struct training *training) {
+    return (struct job){.type = training->type,
+                        .optimizer = training->optimizer,
+                        .fp8 = training->fp8,
+                        .tuning = training->tuning,
+                        .gather = training->gather,
+                        .reduce = training->reduce,
+                        .part_ranks = training->part_ranks};
+}
 
 static void train_rank(void *context, int rank) {
     struct party *party = context;
     const struct training *training = party->training;
     char directory[PATH_CHARS];
-    struct job job = {.directory = directory,
-                      .type = training->type,
-                      .optimizer = training->optimizer,
-                      .fp8 = training->fp8,
-                      .tuning = training->tuning,
-                      .gather = training->gather,
-                      .reduce = training->reduce,
-                      .part_ranks = training->part_ranks};
+    struct job job = job_of(training);
+    job.alone = party->alone;
+    job.directory = directory;
     snprintf(directory, sizeof directory, "%s/%d", party->directory, rank);
     sw_status status = mkdir(directory, S_IRWXU) == 0 ? SW_OK : SW_ERR_IO;
     SW_TRY_GOTO(status, end);
@@ -406,7 +415,11 @@ end:
 
 static void check(void **state, const struct training *trainings, int count) {
     for (int i = 0; i < count; i++) {
-        struct party party = {.training = &trainings[i], .directory = *state};
+        const struct job job = job_of(&trainings[i]);
+        const struct harness_spec spec = spec_of(&job);
+        struct same_trace alone;
+        must(same_train(&spec, false, &alone));
+        struct party party = {.training = &trainings[i], .alone = &alone, .directory = *state};
         bool right = true;
         assert_int_equal(sw_comm_run_threads(trainings[i].ranks, train_rank, &party), SW_OK);
         for (int rank = 0; rank < trainings[i].ranks; rank++) {
@@ -415,6 +428,7 @@ static void check(void **state, const struct training *trainings, int count) {
             right &= party.wrong[rank][0] == '\0';
         }
         assert_true(right);
+        same_free(&alone);
     }
 }
 #define CHECK(...)                                                                                                     \
