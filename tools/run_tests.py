@@ -34,11 +34,13 @@ STILL_S = 2 * limits.STILL_S
 # slow processor is no fault.
 SLOWEST = 4
 # The tests whose results depend on the instruction set: `--also-isa` runs them by a second one, with the environment that
-# leaves out the cases in which no arithmetic is new (tests/README.md says what proves the rest). Keys are how labels
-# begin. What runs on an emulated GPU does not depend on it.
+# leaves out the cases in which no arithmetic is new (tests/README.md says what proves the rest). Keys are labels, or an
+# area with its slash. What runs on an emulated GPU does not depend on it.
 ARITHMETIC = {
-    "kernels/kernels_": {"SW_TEST_DEVICE": "cpu"},
-    "parity/": {}, "model/head": {}, "model/tiles": {}, "model/tensor": {}, "run/decoder": {}, "bench/peak": {},
+    **{"kernels/kernels_" + name: {"SW_TEST_DEVICE": "cpu"} for name in (
+        "attention", "described", "device", "fp8", "gemm", "gemm_gaps", "layernorm", "moments", "op_times", "rmsnorm",
+        "self_test")},
+    "parity/": {}, "model/head": {}, "model/head_tiles": {}, "model/tiles": {}, "model/tensor": {}, "run/decoder": {}, "bench/peak": {},
     "e2e/same_bits": {}, "e2e/tiled": {}, "e2e/documents": {}, "e2e/freeze": {},
     "e2e/random_plans": {"SW_TEST_FILTER": "*_in_bf16"},
     "e2e/ranks_bits": {"SW_TEST_FILTER": "*quantized*"},
@@ -81,10 +83,15 @@ def label_of(test):
     return test["name"] + suffix
 
 
-def is_arithmetic(test):
+def arithmetic_cases(test):
+    """The environment of its cases in which a second instruction set has arithmetic of its own; None: there are none."""
     label = label_of(test)
+    return ARITHMETIC.get(label, ARITHMETIC.get(label.partition("/")[0] + "/"))
+
+
+def is_arithmetic(test):
     on_gpu = test["env"].get("SW_TEST_DEVICE") == "cuda"
-    return label.startswith(tuple(ARITHMETIC)) and not on_gpu and not any(word in label for word in NO_ARITHMETIC)
+    return arithmetic_cases(test) is not None and not on_gpu and not any(word in label_of(test) for word in NO_ARITHMETIC)
 
 
 def tests_by(isa, tests, brief=False):
@@ -93,8 +100,8 @@ def tests_by(isa, tests, brief=False):
     found = []
     for test in tests:
         cache = {name: f"{value}-{isa}" for name, value in test["env"].items() if name == "XDG_CACHE_HOME"}
-        cases = [more for begin, more in ARITHMETIC.items() if brief and label_of(test).startswith(begin)]
-        found.append({**test, "isa": isa, "env": {**test["env"], **cache, isas.VARIABLE: isa, **(cases[0] if cases else {})}})
+        cases = arithmetic_cases(test) if brief else None
+        found.append({**test, "isa": isa, "env": {**test["env"], **cache, isas.VARIABLE: isa, **(cases or {})}})
     return found
 
 
