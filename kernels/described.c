@@ -74,6 +74,22 @@ static struct sw_op_size size_of_attention(sw_device_op op, const struct sw_atte
                                .work = attention_work(shape, products)};
 }
 
+/* Returns the flops of a grouped product with as many rows as its shape allows. */
+static double grouped_flops(const struct sw_grouped_gemm *shape) {
+    return 2.0 * (double)shape->rows * (double)shape->n * (double)shape->k;
+}
+
+/* Its speed depends on the rows of an expert, so these are its first side. */
+static struct sw_op_size size_of_grouped(const struct sw_grouped_gemm *shape) {
+    return (struct sw_op_size){.op = SW_DEVICE_GROUPED_GEMM,
+                               .kind =
+                                   shape->weight_gradient | shape->transpose_b << 1 | (shape->out != shape->in) << 3,
+                               .m = sw_div_up(shape->rows, shape->experts),
+                               .n = shape->n,
+                               .k = shape->k,
+                               .work = fmax(1.0, grouped_flops(shape))};
+}
+
 static struct sw_op_size op_size_of(sw_device_op op, const void *args) {
     const struct sw_attention_forward *forward = args;
     const struct sw_attention_backward *backward = args;
@@ -81,6 +97,8 @@ static struct sw_op_size op_size_of(sw_device_op op, const void *args) {
         return size_of_attention(op, forward->shape, 2.0);
     if (op == SW_DEVICE_ATTENTION_BACKWARD)
         return size_of_attention(op, backward->shape, 5.0);
+    if (op == SW_DEVICE_GROUPED_GEMM)
+        return size_of_grouped(((const struct sw_grouped_product *)args)->shape);
     return (struct sw_op_size){.op = (int)op, .work = fmax(1.0, sw_device_op_row(op)->check(args))};
 }
 
@@ -377,6 +395,13 @@ static sw_status gemm(struct sw_stream *stream, struct sw_gemm_entry *entry, con
     return count(stream, 2.0 * m * n * k, rate, bytes);
 }
 
+static sw_status prepare_grouped_gemm(struct sw_device *device, const struct sw_grouped_gemm *shape,
+                                      int64_t *out_scratch_bytes) {
+    (void)device, (void)shape;
+    *out_scratch_bytes = 0;
+    return SW_OK;
+}
+
 static int64_t attention_scratch_bytes(const struct sw_device *device, const struct sw_attention *shape,
                                        sw_dtype type) {
     (void)device, (void)type;
@@ -417,6 +442,10 @@ static sw_status run(struct sw_stream *stream, sw_device_op op, const void *args
         const double rate = fmin(what->product_flops_per_s[backward->type], what->attention_backward_flops_per_s);
         return count(stream, attention_flops(backward->shape, tile_rows, 5.0), rate, bytes);
     }
+    if (op == SW_DEVICE_GROUPED_GEMM) {
+        const struct sw_grouped_gemm *shape = ((const struct sw_grouped_product *)args)->shape;
+        return count(stream, grouped_flops(shape), what->product_flops_per_s[shape->in], bytes);
+    }
     return count(stream, 0.0, 1.0, bytes);
 }
 
@@ -437,6 +466,7 @@ static void fill_table(struct sw_device_ops *ops) {
     ops->prepare_gemm = prepare_gemm;
     ops->release_gemm = release_gemm;
     ops->gemm = gemm;
+    ops->prepare_grouped_gemm = prepare_grouped_gemm;
     ops->attention_scratch_bytes = attention_scratch_bytes;
     ops->run = run;
 }

@@ -14,7 +14,7 @@ enum { SW_TIMED_PRODUCT = SW_DEVICE_OPS, SW_TIMED_COPY, SW_TIMED_ZERO, SW_TIMED_
 struct sw_op_size {
     int op;          /* an sw_device_op, or SW_TIMED_PRODUCT, _COPY, _ZERO */
     int64_t kind;    /* of a product: transpose_a, transpose_b, accumulate and out, packed by sw_op_size_of_product */
-    int64_t m, n, k; /* sides of a product; attention: head_dim, seq and the window */
+    int64_t m, n, k; /* sides of a product, m per expert if it is grouped; attention: head_dim, seq and the window */
     double work;     /* flops of products and attention, bytes of all others; positive */
 };
 struct sw_op_size sw_op_size_of_product(const struct sw_gemm *shape);

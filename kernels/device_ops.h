@@ -59,6 +59,10 @@ struct sw_device_ops {
     sw_status (*gemm)(struct sw_stream *stream, struct sw_gemm_entry *entry, const void *a, const void *b,
                       const void *bias, const void *addend, void *c, void *scratch);
 
+    /* Prepares grouped products of a shape, or refuses them. */
+    sw_status (*prepare_grouped_gemm)(struct sw_device *device, const struct sw_grouped_gemm *shape,
+                                      int64_t *out_scratch_bytes);
+
     /* The device's side of products.h; NULL: the device has no choice of algorithms. */
     sw_status (*use_algorithms)(struct sw_device *device, const struct sw_gemm_algorithms *list, bool measure);
     void (*algorithm)(const struct sw_gemm_entry *entry, struct sw_gemm_algorithm *out, bool *out_refused);

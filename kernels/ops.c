@@ -331,6 +331,82 @@ static double dequantize_base(const void *args) {
     return bytes_of(op->type, (double)op->elems, 0.0) + base_bytes(op->format, op->elems);
 }
 
+static double routing_bytes(sw_dtype type, const struct sw_routing *shape, double passes) {
+    assert(shape->rows >= 0 && shape->experts > 0 && shape->experts <= SW_MOST_EXPERTS);
+    assert(shape->chosen > 0 && shape->chosen <= SW_MOST_CHOSEN && shape->chosen <= shape->experts);
+    return bytes_of(type, passes * (double)(shape->rows * shape->experts), 2.0 * (double)(shape->rows * shape->chosen));
+}
+
+static double route_forward(const void *args) {
+    const struct sw_route_forward *op = args;
+    assert(op->logits != NULL && op->expert != NULL && op->weight != NULL);
+    return routing_bytes(op->type, op->shape, 1.0);
+}
+
+static double route_backward(const void *args) {
+    const struct sw_route_backward *op = args;
+    assert(op->logits != NULL && op->expert != NULL && op->d_weight != NULL && op->d_logits != NULL);
+    return routing_bytes(op->type, op->shape, 2.0);
+}
+
+static double order_by_expert(const void *args) {
+    const struct sw_order_by_expert *op = args;
+    assert(op->rows >= 0 && op->experts > 0 && op->experts <= SW_MOST_EXPERTS);
+    assert(op->chosen > 0 && op->chosen <= SW_MOST_CHOSEN && op->rows * op->chosen <= INT32_MAX);
+    assert(op->expert != NULL && op->offset != NULL && op->source != NULL && op->place != NULL);
+    return bytes_of(SW_F32, 0.0, 3.0 * (double)(op->rows * op->chosen) + (double)(op->experts + 1));
+}
+
+static double permute_rows(const void *args) {
+    const struct sw_permute_rows *op = args;
+    const double pairs = (double)(op->rows * op->chosen);
+    assert(op->rows >= 0 && op->cols > 0 && op->chosen > 0 && op->source != NULL && op->x != NULL && op->y != NULL);
+    return bytes_of(op->type, ((double)op->rows + pairs) * (double)op->cols, pairs);
+}
+
+static double unpermute_rows(const void *args) {
+    const struct sw_unpermute_rows *op = args;
+    const double pairs = (double)(op->rows * op->chosen), own_passes = op->addend == NULL ? 1.0 : 2.0;
+    assert(op->rows >= 0 && op->cols > 0 && op->chosen > 0 && op->place != NULL && op->x != NULL && op->y != NULL);
+    return bytes_of(op->type, (own_passes * (double)op->rows + pairs) * (double)op->cols, pairs);
+}
+
+static double scale_rows(const void *args) {
+    const struct sw_scale_rows *op = args;
+    assert(op->rows >= 0 && op->cols > 0 && op->source != NULL && op->weight != NULL);
+    assert(op->x != NULL && op->y != NULL);
+    return bytes_of(op->type, 2.0 * (double)(op->rows * op->cols), 2.0 * (double)op->rows);
+}
+
+static double scale_rows_backward(const void *args) {
+    const struct sw_scale_rows_backward *op = args;
+    assert(op->rows >= 0 && op->cols > 0 && op->source != NULL && op->weight != NULL && op->d_weight != NULL);
+    assert(op->x != NULL && op->dy != NULL && op->dx != NULL && op->x != op->dx);
+    return bytes_of(op->type, 3.0 * (double)(op->rows * op->cols), 3.0 * (double)op->rows);
+}
+
+static void check_grouped(const struct sw_grouped_gemm *shape) {
+    const bool gradient = shape->weight_gradient;
+    assert(shape->experts > 0 && shape->experts <= SW_MOST_EXPERTS && shape->rows >= 0 && shape->n > 0 && shape->k > 0);
+    assert(shape->matrix_stride >= shape->n * shape->k || shape->experts == 1);
+    assert(!shape->bias || (shape->out == shape->in && (shape->bias_stride >= shape->n || shape->experts == 1)));
+    assert(gradient ? shape->out == SW_F32 && !shape->bias && !shape->transpose_b
+                    : shape->out == shape->in || shape->out == SW_F32);
+    (void)gradient;
+}
+
+/* Returns the bytes that a grouped product moves if each expert has rows. */
+static double grouped_gemm(const void *args) {
+    const struct sw_grouped_product *op = args;
+    const struct sw_grouped_gemm *s = op->shape;
+    const double rows = (double)s->rows, n = (double)s->n, k = (double)s->k, matrices = (double)s->experts * n * k;
+    check_grouped(s);
+    assert(op->offset != NULL && op->a != NULL && op->b != NULL && op->c != NULL && (op->bias != NULL) == s->bias);
+    if (s->weight_gradient)
+        return bytes_of(s->in, rows * (n + k), 2.0 * matrices);
+    return bytes_of(s->in, rows * k + matrices, 0.0) + bytes_of(s->out, rows * n, 0.0);
+}
+
 static double rank_sum(const void *args) {
     const struct sw_comm_sum *op = args;
     assert(op->elems >= 0 && op->own != NULL && op->others != NULL && op->to != NULL);
@@ -383,6 +459,14 @@ static const struct sw_device_op_row table[SW_DEVICE_OPS] = {
     [SW_DEVICE_UNPACK_WEIGHTS] = ROW(unpack_weights, weights, to),
     [SW_DEVICE_QUANTIZE_BASE] = ROW(quantize_base, from, records),
     [SW_DEVICE_DEQUANTIZE_BASE] = ROW(dequantize_base, records, to),
+    [SW_DEVICE_ROUTE_FORWARD] = ROW(route_forward, logits, weight),
+    [SW_DEVICE_ROUTE_BACKWARD] = ROW(route_backward, logits, d_logits),
+    [SW_DEVICE_ORDER_BY_EXPERT] = ROW(order_by_expert, expert, place),
+    [SW_DEVICE_PERMUTE_ROWS] = ROW(permute_rows, source, y),
+    [SW_DEVICE_UNPERMUTE_ROWS] = ROW(unpermute_rows, place, y),
+    [SW_DEVICE_SCALE_ROWS] = ROW(scale_rows, source, y),
+    [SW_DEVICE_SCALE_ROWS_BACKWARD] = ROW(scale_rows_backward, source, d_weight),
+    [SW_DEVICE_GROUPED_GEMM] = ROW_OF(grouped_gemm, sw_grouped_product, offset, scratch),
     [SW_DEVICE_RANK_SUM] = ROW_OF(rank_sum, sw_comm_sum, own, to),
 };
 
@@ -401,4 +485,18 @@ sw_status sw_device_run(struct sw_stream *stream, sw_device_op op, const void *a
 int64_t sw_attention_scratch_bytes(const struct sw_device *device, const struct sw_attention *shape, sw_dtype type) {
     check_attention(shape);
     return sw_round_up(device->ops.attention_scratch_bytes(device, shape, type), SW_BUFFER_ALIGN_BYTES);
+}
+
+sw_status sw_device_prepare_grouped_gemm(struct sw_device *device, const struct sw_grouped_gemm *shape,
+                                         int64_t *out_scratch_bytes) {
+    assert(device != NULL && out_scratch_bytes != NULL);
+    check_grouped(shape);
+    if (shape->rows > SW_GEMM_MOST_SIDE || shape->n > SW_GEMM_MOST_SIDE || shape->k > SW_GEMM_MOST_SIDE)
+        return sw_fail(SW_ERR_UNSUPPORTED,
+                       "a product of experts of %lld x %lld x %lld is too large, no side may exceed %lld: a smaller "
+                       "micro-batch or sequence has fewer rows",
+                       (long long)shape->rows, (long long)shape->n, (long long)shape->k, (long long)SW_GEMM_MOST_SIDE);
+    SW_TRY(device->ops.prepare_grouped_gemm(device, shape, out_scratch_bytes));
+    *out_scratch_bytes = sw_round_up(*out_scratch_bytes, SW_BUFFER_ALIGN_BYTES);
+    return SW_OK;
 }

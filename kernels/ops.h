@@ -166,6 +166,14 @@ typedef enum {
     SW_DEVICE_UNPACK_WEIGHTS,
     SW_DEVICE_QUANTIZE_BASE, /* only host devices have it */
     SW_DEVICE_DEQUANTIZE_BASE,
+    SW_DEVICE_ROUTE_FORWARD,
+    SW_DEVICE_ROUTE_BACKWARD,
+    SW_DEVICE_ORDER_BY_EXPERT,
+    SW_DEVICE_PERMUTE_ROWS,
+    SW_DEVICE_UNPERMUTE_ROWS,
+    SW_DEVICE_SCALE_ROWS,
+    SW_DEVICE_SCALE_ROWS_BACKWARD,
+    SW_DEVICE_GROUPED_GEMM,
     SW_DEVICE_RANK_SUM, /* takes struct sw_comm_sum of core/ranks/comm.h; only GPUs have it */
     SW_DEVICE_OPS
 } sw_device_op;
@@ -442,6 +450,150 @@ struct sw_embedding_backward {
 };
 #define sw_embedding_backward(stream, ...)                                                                             \
     sw_device_run(stream, SW_DEVICE_EMBEDDING_BACKWARD, &(const struct sw_embedding_backward){__VA_ARGS__})
+
+/* Mixtures of experts. A router gives each token a logit per expert, and the token's row goes to the `chosen` experts
+ * with the largest logits, one per slot. Slot s of row t is pair t·chosen + s. Rows of pairs are sorted by expert, so
+ * that the rows of an expert are neighbours and a grouped product multiplies them by that expert's matrix. */
+enum { SW_MOST_EXPERTS = 1024, SW_MOST_CHOSEN = 32 };
+
+/* softmax_first: the weights of the chosen experts are their probabilities by the softmax over all experts, and with
+ * `normalised` these are divided by their sum. Otherwise the softmax is over the chosen logits alone, which gives the
+ * same values as `normalised`. */
+struct sw_routing {
+    int64_t rows, experts, chosen;
+    bool softmax_first, normalised;
+};
+/* Returns whether the softmax of a routing is over all experts, and not over the chosen ones. */
+static inline bool sw_routing_spans_all(const struct sw_routing *shape) {
+    return shape->softmax_first && !shape->normalised;
+}
+
+/* Chooses the experts of each row, the largest logit first; of equal logits the smaller index is first, and NaN comes
+ * after every number. So the experts of a row always exist and differ. The weights of a row that has NaN or +infinity
+ * are NaN. */
+struct sw_route_forward {
+    sw_dtype type;
+    const struct sw_routing *shape;
+    const void *logits; /* [rows, experts] */
+    int32_t *expert;    /* [rows, chosen] */
+    float *weight;      /* [rows, chosen] */
+};
+#define sw_route_forward(stream, ...)                                                                                  \
+    sw_device_run(stream, SW_DEVICE_ROUTE_FORWARD, &(const struct sw_route_forward){__VA_ARGS__})
+
+/* d_logits [rows, experts] = the gradient at the logits, from the chosen experts and the gradient at their weights. The
+ * choice itself has no gradient. Where the weights are NaN, so is the gradient at the chosen logits. */
+struct sw_route_backward {
+    sw_dtype type;
+    const struct sw_routing *shape;
+    const void *logits;
+    const int32_t *expert;
+    const float *d_weight;
+    void *d_logits;
+};
+#define sw_route_backward(stream, ...)                                                                                 \
+    sw_device_run(stream, SW_DEVICE_ROUTE_BACKWARD, &(const struct sw_route_backward){__VA_ARGS__})
+
+/* Sorts the pairs by expert, and those of an expert by their number. The sorted pairs of expert e have the places
+ * [offset[e], offset[e + 1]); source is the pair of each place, and place is the place of each pair. */
+struct sw_order_by_expert {
+    int64_t rows, experts, chosen;
+    const int32_t *expert; /* [rows, chosen], each in [0, experts) */
+    int32_t *offset;       /* [experts + 1] */
+    int32_t *source;       /* [rows·chosen] */
+    int32_t *place;        /* [rows·chosen] */
+};
+#define sw_order_by_expert(stream, ...)                                                                                \
+    sw_device_run(stream, SW_DEVICE_ORDER_BY_EXPERT, &(const struct sw_order_by_expert){__VA_ARGS__})
+
+/* y[i] = x[source[i] / chosen]: copies rows of tokens, x [rows, cols], to the places of their pairs, y [rows·chosen,
+ * cols]. */
+struct sw_permute_rows {
+    sw_dtype type;
+    int64_t rows, cols, chosen;
+    const int32_t *source;
+    const void *x;
+    void *y;
+};
+#define sw_permute_rows(stream, ...)                                                                                   \
+    sw_device_run(stream, SW_DEVICE_PERMUTE_ROWS, &(const struct sw_permute_rows){__VA_ARGS__})
+
+/* y[t] = round(addend[t] + the sum of x[place[t·chosen + s]] over slots s), added in fp32 in the order of slots. x has
+ * rows·chosen rows, y and addend have `rows`. addend NULL: 0. y may be the addend. Every implementation has the same
+ * bits, except for the payload of a NaN. */
+struct sw_unpermute_rows {
+    sw_dtype type;
+    int64_t rows, cols, chosen;
+    const int32_t *place;
+    const void *x, *addend;
+    void *y;
+};
+#define sw_unpermute_rows(stream, ...)                                                                                 \
+    sw_device_run(stream, SW_DEVICE_UNPERMUTE_ROWS, &(const struct sw_unpermute_rows){__VA_ARGS__})
+
+/* y[i] = round(weight[source[i]]·x[i]) for the rows of all pairs in the order of places; y may be x. */
+struct sw_scale_rows {
+    sw_dtype type;
+    int64_t rows, cols; /* rows: the number of pairs */
+    const int32_t *source;
+    const float *weight; /* by pair */
+    const void *x;
+    void *y;
+};
+#define sw_scale_rows(stream, ...)                                                                                     \
+    sw_device_run(stream, SW_DEVICE_SCALE_ROWS, &(const struct sw_scale_rows){__VA_ARGS__})
+
+/* dx[i] = round(weight[source[i]]·dy[i]), and d_weight[source[i]] = the sum of dy[i]·x[i] over columns in fp32, in an
+ * order that depends on `cols` only. dx may be dy. */
+struct sw_scale_rows_backward {
+    sw_dtype type;
+    int64_t rows, cols; /* rows: the number of pairs */
+    const int32_t *source;
+    const float *weight; /* by pair */
+    const void *x, *dy;
+    void *dx;
+    float *d_weight; /* by pair */
+};
+#define sw_scale_rows_backward(stream, ...)                                                                            \
+    sw_device_run(stream, SW_DEVICE_SCALE_ROWS_BACKWARD, &(const struct sw_scale_rows_backward){__VA_ARGS__})
+
+/* Products of rows that are sorted by expert, each with the matrix of its expert. The rows of expert e are [offset[e],
+ * offset[e + 1]) of a and c; other rows are neither read nor written.
+ *
+ * c[i] = a[i]·B_e + bias_e, with a [.., k] and c [.., n]; B_e is stored [k,n], or [n,k] with transpose_b. Matrix and
+ * bias of expert e begin e·matrix_stride and e·bias_stride elements after those of the first. Types are as in struct
+ * sw_gemm.
+ *
+ * weight_gradient: C_e [n,k] += the sum of a[i]ᵀ·b[i] over the rows of e, with a [.., n] of type `in`, b [.., k] of
+ * type `in`, and C_e, fp32, e·matrix_stride elements after that of the first expert. An expert without rows keeps its
+ * C_e.
+ *
+ * Sums are fp32. The result for an expert depends on its own operands only, to the bit: a call for a run of experts,
+ * with `offset` at the first of them, gives what a call for all gives. It does not depend on the threads either. */
+struct sw_grouped_gemm {
+    int64_t experts;
+    int64_t rows; /* the most rows that all experts may have in total */
+    int64_t n, k;
+    bool weight_gradient;
+    bool transpose_b;
+    bool bias;
+    sw_dtype in, out; /* out: SW_F32 for a weight gradient */
+    int64_t matrix_stride, bias_stride;
+};
+struct sw_grouped_product {
+    const struct sw_grouped_gemm *shape;
+    const int32_t *offset; /* [experts + 1], never falling */
+    const void *a, *b;
+    const void *bias; /* NULL: the shape has none */
+    void *c;
+    void *scratch; /* as much as the preparation asked for */
+};
+#define sw_grouped_gemm(stream, ...)                                                                                   \
+    sw_device_run(stream, SW_DEVICE_GROUPED_GEMM, &(const struct sw_grouped_product){__VA_ARGS__})
+/* Prepares a shape before the first step, or refuses one that the device cannot multiply. *out_scratch_bytes: the
+ * scratch that a call needs, device memory aligned to SW_BUFFER_ALIGN_BYTES. Not thread-safe. */
+sw_status sw_device_prepare_grouped_gemm(struct sw_device *device, const struct sw_grouped_gemm *shape,
+                                         int64_t *out_scratch_bytes);
 
 /* For each row: loss[row] = logsumexp(logits) - logits[target], or 0 where target < 0; and d_logits (of `type`; NULL:
  * no gradient is wanted) = scale·(softmax(logits) - onehot(target)), or 0 where target < 0. logits: fp32 [rows, vocab].

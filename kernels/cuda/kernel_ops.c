@@ -84,8 +84,21 @@ static sw_cuda_launcher *attention_backward(const struct sw_device *device, cons
                : sw_cuda_attention_backward;
 }
 
+static sw_status refuse_experts(void) {
+    return sw_fail(SW_ERR_UNSUPPORTED,
+                   "mixture-of-experts models are not supported on GPUs yet; --device cpu trains them");
+}
+
+static sw_status prepare_grouped_gemm(struct sw_device *device, const struct sw_grouped_gemm *shape,
+                                      int64_t *out_scratch_bytes) {
+    (void)device, (void)shape, (void)out_scratch_bytes;
+    return refuse_experts();
+}
+
 static sw_status run(struct sw_stream *stream, sw_device_op op, const void *args) {
     sw_cuda_launcher *launch = launchers[op];
+    if (op >= SW_DEVICE_ROUTE_FORWARD && op <= SW_DEVICE_GROUPED_GEMM)
+        return refuse_experts();
     if (op == SW_DEVICE_ATTENTION_FORWARD)
         launch = attention_forward(stream->device, args);
     if (op == SW_DEVICE_ATTENTION_BACKWARD)
@@ -97,5 +110,6 @@ static sw_status run(struct sw_stream *stream, sw_device_op op, const void *args
 
 void sw_cuda_add_kernels(struct sw_device_ops *ops) {
     ops->attention_scratch_bytes = attention_scratch_bytes;
+    ops->prepare_grouped_gemm = prepare_grouped_gemm;
     ops->run = run;
 }

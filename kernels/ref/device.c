@@ -28,6 +28,7 @@ void sw_ref_ops(struct sw_device_ops *ops) {
     sw_ref_add_quant(ops);
     sw_ref_add_fp8(ops);
     sw_ref_add_base_format(ops);
+    sw_ref_add_experts(ops);
 }
 
 sw_status sw_ref_device_init(struct sw_device *device) {

@@ -20,6 +20,7 @@ void sw_ref_add_update(struct sw_device_ops *ops);
 void sw_ref_add_quant(struct sw_device_ops *ops);
 void sw_ref_add_fp8(struct sw_device_ops *ops);
 void sw_ref_add_base_format(struct sw_device_ops *ops);
+void sw_ref_add_experts(struct sw_device_ops *ops);
 
 /* Fills a complete table, from which the other host devices start. */
 void sw_ref_ops(struct sw_device_ops *ops);

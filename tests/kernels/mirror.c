@@ -117,6 +117,7 @@ static struct sw_device_ops mirrored(const struct sw_device_ops *real) {
         .check_warpgroups = real->check_warpgroups,
         .prepare_gemm = real->prepare_gemm,
         .release_gemm = real->release_gemm,
+        .prepare_grouped_gemm = real->prepare_grouped_gemm,
         .attention_scratch_bytes = real->attention_scratch_bytes,
         .gemm = gemm,
         .run = run,
