@@ -48,7 +48,12 @@ SW_INLINE void sw_store_two_bf16(uint16_t *to, sw_vec first, sw_vec second) {
 SW_INLINE sw_vec_bits sw_pairs_of_rows(const uint16_t *first, const uint16_t *second) {
     const sw_vec_half low = *(const sw_vec_half_unaligned *)first;
     const sw_vec_half high = *(const sw_vec_half_unaligned *)second;
+#if defined(__AVX512F__)
+    return (sw_vec_bits)_mm512_or_si512(_mm512_cvtepu16_epi32((__m256i)low),
+                                        _mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)high), 16));
+#else
     return __builtin_convertvector(low, sw_vec_bits) | __builtin_convertvector(high, sw_vec_bits) << 16;
+#endif
 }
 
 /* An fp32 number or a pair of bf16 numbers, read as bits. */
