@@ -27,6 +27,7 @@ void SW_ISA_NAME(sw_cpu_add_gradient)(struct sw_device_ops *ops);
 void SW_ISA_NAME(sw_cpu_add_update)(struct sw_device_ops *ops);
 void SW_ISA_NAME(sw_cpu_add_quant)(struct sw_device_ops *ops);
 void SW_ISA_NAME(sw_cpu_add_base_format)(struct sw_device_ops *ops);
+void SW_ISA_NAME(sw_cpu_add_experts)(struct sw_device_ops *ops);
 void SW_ISA_NAME(sw_cpu_add_ops)(struct sw_device_ops *ops);
 
 #endif

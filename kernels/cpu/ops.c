@@ -14,4 +14,5 @@ void SW_ISA_NAME(sw_cpu_add_ops)(struct sw_device_ops *ops) {
     SW_ISA_NAME(sw_cpu_add_update)(ops);
     SW_ISA_NAME(sw_cpu_add_quant)(ops);
     SW_ISA_NAME(sw_cpu_add_base_format)(ops);
+    SW_ISA_NAME(sw_cpu_add_experts)(ops);
 }

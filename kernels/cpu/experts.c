@@ -1,0 +1,224 @@
+/* Routing to experts, and the ops on rows that are sorted by expert. Grouped products are block products. */
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/tile.h"
+#include "kernels/cpu/vector_math.h"
+
+#include <math.h>
+#include <string.h>
+
+/* The softmax of one row before its division: exp(logit - largest) of every expert, and the sum over the experts that
+ * count. The sum is NaN if the row has a NaN. */
+struct softmax {
+    _Alignas(64) float logit[SW_MOST_EXPERTS + SW_LANES], share[SW_MOST_EXPERTS + SW_LANES];
+    float sum;
+};
+
+/* Widens a row's logits. */
+static void load_logits(const struct sw_routing *shape, sw_dtype type, const void *logits, int64_t row,
+                        struct softmax *softmax) {
+    sw_widen(type, logits, row * shape->experts, shape->experts, softmax->logit);
+}
+
+static void solve(const struct sw_routing *shape, const int32_t *expert, struct softmax *softmax) {
+    const sw_vec largest = sw_vec_splat(softmax->logit[expert[0]]);
+    sw_vec sums = {0};
+    float chosen = 0.0f;
+    for (int64_t e = 0; e < shape->experts; e += SW_LANES) {
+        const sw_vec logit = sw_load_up_to(SW_F32, softmax->logit, e, shape->experts - e, -INFINITY);
+        const sw_vec share = sw_vec_exp(logit - largest);
+        sw_vec_store(softmax->share + e, share);
+        sums += share;
+    }
+    for (int64_t slot = 0; slot < shape->chosen; slot++)
+        chosen += softmax->share[expert[slot]];
+    const float all = sw_vec_sum(sums);
+    softmax->sum = isnan(all) || sw_routing_spans_all(shape) ? all : chosen;
+}
+
+/* Returns whether a logit comes before one with a smaller index. */
+static bool overtakes(float logit, float earlier) {
+    return logit > earlier || (isnan(earlier) && !isnan(logit));
+}
+
+/* Inserts expert by expert into the list of the best. */
+static void choose(const struct sw_routing *shape, const float *logit, int32_t *expert) {
+    int64_t count = 0;
+    for (int64_t e = 0; e < shape->experts; e++) {
+        if (count == shape->chosen && !overtakes(logit[e], logit[expert[count - 1]]))
+            continue;
+        int64_t at = count < shape->chosen ? count++ : count - 1;
+        for (; at > 0 && overtakes(logit[e], logit[expert[at - 1]]); at--)
+            expert[at] = expert[at - 1];
+        expert[at] = (int32_t)e;
+    }
+}
+
+static void route_rows(const void *args, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct sw_route_forward *op = args;
+    const struct sw_routing *shape = op->shape;
+    struct softmax softmax;
+    for (int64_t row = first; row < end; row++) {
+        int32_t *expert = op->expert + row * shape->chosen;
+        load_logits(shape, op->type, op->logits, row, &softmax);
+        choose(shape, softmax.logit, expert);
+        solve(shape, expert, &softmax);
+        for (int64_t slot = 0; slot < shape->chosen; slot++)
+            op->weight[row * shape->chosen + slot] = softmax.share[expert[slot]] / softmax.sum;
+    }
+}
+
+static bool is_enough(const struct sw_routing *shape) {
+    return shape->rows * shape->experts >= SW_PARALLEL_MIN_ELEMS;
+}
+
+static sw_status route_forward(struct sw_stream *stream, const void *args) {
+    const struct sw_route_forward *op = args;
+    sw_cpu_share(stream, is_enough(op->shape), op->shape->rows, route_rows, op);
+    return SW_OK;
+}
+
+static void route_back_rows(const void *args, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct sw_route_backward *op = args;
+    const struct sw_routing *shape = op->shape;
+    struct softmax softmax;
+    float gradient[SW_MOST_EXPERTS];
+    for (int64_t row = first; row < end; row++) {
+        const int32_t *expert = op->expert + row * shape->chosen;
+        const float *d_weight = op->d_weight + row * shape->chosen;
+        float weighted = 0.0f;
+        load_logits(shape, op->type, op->logits, row, &softmax);
+        solve(shape, expert, &softmax);
+        for (int64_t slot = 0; slot < shape->chosen; slot++)
+            weighted += softmax.share[expert[slot]] / softmax.sum * d_weight[slot];
+        for (int64_t e = 0; e < shape->experts; e++)
+            gradient[e] = sw_routing_spans_all(shape) ? softmax.share[e] / softmax.sum * -weighted : 0.0f;
+        for (int64_t slot = 0; slot < shape->chosen; slot++)
+            gradient[expert[slot]] = softmax.share[expert[slot]] / softmax.sum * (d_weight[slot] - weighted);
+        sw_narrow(op->type, op->d_logits, row * shape->experts, shape->experts, gradient);
+    }
+}
+
+static sw_status route_backward(struct sw_stream *stream, const void *args) {
+    const struct sw_route_backward *op = args;
+    sw_cpu_share(stream, is_enough(op->shape), op->shape->rows, route_back_rows, op);
+    return SW_OK;
+}
+
+/* Counts, and then gives each pair the next place of its expert. One thread does it: a pair takes a few instructions,
+ * and its row thousands. */
+static sw_status order_by_expert(struct sw_stream *stream, const void *args) {
+    const struct sw_order_by_expert *op = args;
+    const int64_t pairs = op->rows * op->chosen;
+    int32_t next[SW_MOST_EXPERTS];
+    (void)stream;
+    memset(op->offset, 0, (size_t)(op->experts + 1) * sizeof op->offset[0]);
+    for (int64_t pair = 0; pair < pairs; pair++)
+        op->offset[op->expert[pair] + 1]++;
+    for (int64_t e = 0; e < op->experts; e++) {
+        next[e] = op->offset[e];
+        op->offset[e + 1] += op->offset[e];
+    }
+    for (int64_t pair = 0; pair < pairs; pair++) {
+        op->place[pair] = next[op->expert[pair]]++;
+        op->source[op->place[pair]] = (int32_t)pair;
+    }
+    return SW_OK;
+}
+
+static void permute(const void *args, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct sw_permute_rows *op = args;
+    const int64_t row_bytes = op->cols * sw_dtype_bytes(op->type);
+    for (int64_t row = first; row < end; row++)
+        memcpy((char *)op->y + row * row_bytes, (const char *)op->x + op->source[row] / op->chosen * row_bytes,
+               (size_t)row_bytes);
+}
+
+static sw_status permute_rows(struct sw_stream *stream, const void *args) {
+    const struct sw_permute_rows *op = args;
+    const int64_t pairs = op->rows * op->chosen;
+    sw_cpu_share(stream, pairs * op->cols >= SW_PARALLEL_MIN_ELEMS, pairs, permute, op);
+    return SW_OK;
+}
+
+SW_INLINE void add_slots(const sw_dtype type, const struct sw_unpermute_rows *op, int64_t row) {
+    const int32_t *place = op->place + row * op->chosen;
+    for (int64_t col = 0; col < op->cols; col += SW_LANES) {
+        const int64_t rest = op->cols - col, at = row * op->cols + col;
+        sw_vec sum = op->addend == NULL ? (sw_vec){0} : sw_load_up_to(type, op->addend, at, rest, 0.0f);
+        for (int64_t slot = 0; slot < op->chosen; slot++)
+            sum += sw_load_up_to(type, op->x, place[slot] * op->cols + col, rest, 0.0f);
+        sw_store_up_to(type, op->y, at, rest, sum);
+    }
+}
+
+static void unpermute(const void *args, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct sw_unpermute_rows *op = args;
+    for (int64_t row = first; row < end; row++)
+        SW_FOR_TYPE(add_slots, op->type, op, row);
+}
+
+static sw_status unpermute_rows(struct sw_stream *stream, const void *args) {
+    const struct sw_unpermute_rows *op = args;
+    sw_cpu_share(stream, op->rows * op->chosen * op->cols >= SW_PARALLEL_MIN_ELEMS, op->rows, unpermute, op);
+    return SW_OK;
+}
+
+SW_INLINE void scale_row(const sw_dtype type, const struct sw_scale_rows *op, int64_t row) {
+    const sw_vec weight = sw_vec_splat(op->weight[op->source[row]]);
+    for (int64_t col = 0; col < op->cols; col += SW_LANES) {
+        const int64_t rest = op->cols - col, at = row * op->cols + col;
+        sw_store_up_to(type, op->y, at, rest, weight * sw_load_up_to(type, op->x, at, rest, 0.0f));
+    }
+}
+
+static void scale(const void *args, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct sw_scale_rows *op = args;
+    for (int64_t row = first; row < end; row++)
+        SW_FOR_TYPE(scale_row, op->type, op, row);
+}
+
+static sw_status scale_rows(struct sw_stream *stream, const void *args) {
+    const struct sw_scale_rows *op = args;
+    sw_cpu_share(stream, op->rows * op->cols >= SW_PARALLEL_MIN_ELEMS, op->rows, scale, op);
+    return SW_OK;
+}
+
+SW_INLINE void scale_back_row(const sw_dtype type, const struct sw_scale_rows_backward *op, int64_t row) {
+    const sw_vec weight = sw_vec_splat(op->weight[op->source[row]]);
+    sw_vec sums = {0};
+    for (int64_t col = 0; col < op->cols; col += SW_LANES) {
+        const int64_t rest = op->cols - col, at = row * op->cols + col;
+        const sw_vec dy = sw_load_up_to(type, op->dy, at, rest, 0.0f);
+        sums = sw_vec_fma(dy, sw_load_up_to(type, op->x, at, rest, 0.0f), sums);
+        sw_store_up_to(type, op->dx, at, rest, weight * dy);
+    }
+    op->d_weight[op->source[row]] = sw_vec_sum(sums);
+}
+
+static void scale_back(const void *args, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct sw_scale_rows_backward *op = args;
+    for (int64_t row = first; row < end; row++)
+        SW_FOR_TYPE(scale_back_row, op->type, op, row);
+}
+
+static sw_status scale_rows_backward(struct sw_stream *stream, const void *args) {
+    const struct sw_scale_rows_backward *op = args;
+    sw_cpu_share(stream, op->rows * op->cols >= SW_PARALLEL_MIN_ELEMS, op->rows, scale_back, op);
+    return SW_OK;
+}
+
+void SW_ISA_NAME(sw_cpu_add_experts)(struct sw_device_ops *ops) {
+    ops->op[SW_DEVICE_ROUTE_FORWARD] = route_forward;
+    ops->op[SW_DEVICE_ROUTE_BACKWARD] = route_backward;
+    ops->op[SW_DEVICE_ORDER_BY_EXPERT] = order_by_expert;
+    ops->op[SW_DEVICE_PERMUTE_ROWS] = permute_rows;
+    ops->op[SW_DEVICE_UNPERMUTE_ROWS] = unpermute_rows;
+    ops->op[SW_DEVICE_SCALE_ROWS] = scale_rows;
+    ops->op[SW_DEVICE_SCALE_ROWS_BACKWARD] = scale_rows_backward;
+}
