@@ -35,6 +35,8 @@ LIVES = {
     "8-bit state": ((*NVME, *EXPORTS, "--optimizer-state", "8bit"), ((2, 2, 3), (1, 1, 6), (2, 2, LAST))),
     "saves": (("--place", "optimizer=host", "--save-every", 3, *EXPORTS), ((2, 2, 4), (2, 1, 6), (2, 2, LAST))),
     "early stop": ((*NVME, *EXPORTS, "--early-stop", 2), ((2, 2, 3), (1, 1, 5), (2, 2, 40))),
+    "adapters": (("--place", "weights=nvme,grads=nvme,optimizer=nvme,trained=host", *EXPORTS, "--lora", 2, "--base-format", "nf4"),
+                 ((2, 1, 3), (1, 1, 6), (2, 1, LAST))),
     "four ranks": ((*NVME, *EXPORTS, "--zero", 3), ((4, 2, 3), (2, 2, 6), (4, 4, LAST))),
 }
 found = collections.Counter()
@@ -145,7 +147,9 @@ class Job:
 
 
 def weights_of(folder):
-    with open(os.path.join(folder, "model.safetensors"), "rb") as file:
+    """The digest of an export, of a model or of adapters."""
+    names = [name for name in ("model.safetensors", "adapter_model.safetensors") if os.path.exists(os.path.join(folder, name))]
+    with open(os.path.join(folder, *names), "rb") as file:
         return hashlib.sha256(file.read()).hexdigest()
 
 
