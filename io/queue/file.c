@@ -290,7 +290,7 @@ static int64_t quota_left_bytes(const char *directory) {
     const int64_t unit = SW_KIB; /* unit of quota limits, whatever the file system's block size */
     struct dqblk quota = {0};
     const int fd = sw_path_open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-    if (fd >= 0 && syscall(SYS_quotactl_fd, fd, QCMD(Q_GETQUOTA, USRQUOTA), geteuid(), &quota) == 0 &&
+    if (fd >= 0 && syscall(SYS_quotactl_fd, fd, QCMD((unsigned)Q_GETQUOTA, USRQUOTA), geteuid(), &quota) == 0 &&
         quota.dqb_bhardlimit > 0 && quota.dqb_bhardlimit < (uint64_t)(INT64_MAX / unit))
         left = sw_max_i64(0, (int64_t)quota.dqb_bhardlimit * unit - (int64_t)quota.dqb_curspace);
     if (fd >= 0)
