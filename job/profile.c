@@ -156,6 +156,7 @@ static sw_status time_cell(struct timing *timing, const struct cell *cell, const
     shape.tiles = shape.tensor_ranks = 1;
     shape.tensor_rank = 0;
     shape.tuning = (struct sw_tuning){0};
+    shape.dpo_beta = 0.0; /* cells have any batch, and pairs take even ones */
     SW_TRY(config_of(cell, &config));
     sw_status status = sw_model_create(&config, &shape, timing->device, &model);
     if (status == SW_OK && sw_unit_run_bytes(model) <= most_bytes) {

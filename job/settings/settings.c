@@ -338,8 +338,6 @@ static sw_status check_machine(const struct sw_settings *settings) {
 static sw_status check_dpo(const struct sw_settings *settings) {
     if (!settings->dpo)
         return SW_OK;
-    if (settings->tensor == SW_OPTION_AUTO && sw_settings_ranks(settings) > 1)
-        return sw_fail(SW_ERR_ARG, "--dpo does not work with --tensor auto; leave one of them out");
     if (settings->micro_batch != SW_OPTION_AUTO && settings->micro_batch % 2 != 0)
         return sw_fail(SW_ERR_ARG,
                        "--micro-batch %lld cannot hold the two sequences of each pair of --dpo; give an even number",

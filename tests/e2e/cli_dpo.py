@@ -253,6 +253,11 @@ def ranks_have_the_same_losses():
         both = [[line["val_loss"] for line in program.log_lines(path(name)) if "val_loss" in line] for name in (run, alone)]
         if len(both[0]) != len(both[1]) or any(abs(a - b) > RANKS_NEAR for a, b in zip(*both)):
             problems.append(f"{run}: validation losses {both}")
+    command = program.command(*train("chosen", MANY, *EVALUATED, "--tensor", "auto", **LONG))
+    ended = program.limits.run(threads(2, command), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if ended.returncode != 0 or "--tensor auto is --tensor" not in " ".join(ended.stderr.split()):
+        return problems + [f"--tensor auto: {ended.stderr[-600:]}"]
+    problems += far("chosen", beyond_noise(rewards_of("chosen")), beyond_noise(rewards_of("alone")), RANKS_NEAR)
     for run in ("ranks-2", "group", "group-lora"):
         program.must("resume", path(run), "--steps", STEPS + 1, "--tensor", 1)
     return problems

@@ -155,13 +155,14 @@ def ranks_measure_together():
 
 
 def of_another_build():
-    """A profile that another build of the program has measured predicts no training, and is measured again by `plan`."""
+    """A profile that another build of the program has measured predicts no training, and is measured again by `plan`, here for
+    pairs: its models take other batches than the job's."""
     path = kept("machine")[0]
     entry = json.loads(content(path))
     program.write(path, json.dumps({**entry, "program": "0" * len(entry["program"])}))
     said, made, _ = train("another build")
     problems = [] if MEASURES not in said and made["step_seconds"] is None else [f"train: {made}, {said[:300]!r}"]
-    ended = program.run("plan", "--model", "gpt2-demo", "--nvme", SCRATCH)
+    ended = program.run("plan", "--model", "gpt2-demo", "--nvme", SCRATCH, "--dpo")
     if ended.code != 0 or "another build" not in ended.err or json.loads(content(path))["program"] != entry["program"] or not json.loads(content(path))["ops"]:
         problems.append(f"plan: {ended.code}, {ended.err!r}")
     return problems

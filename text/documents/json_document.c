@@ -162,10 +162,11 @@ static sw_status json_check_members(const json_t *object, const char *const *kno
         if (matters_if_said && !says_something(member))
             continue;
         if (matters_if_said && (strcasecmp(name, "chosen") == 0 || strcasecmp(name, "rejected") == 0))
-            return sw_fail(SW_ERR_UNSUPPORTED,
-                           "%s has %s%s'%s', as pairs of replies do: --dpo trains on them, and --skip-bad leaves such "
-                           "lines out",
-                           place.where, place.what != NULL ? place.what : "", place.what != NULL ? " with " : "", name);
+            return sw_fail(
+                SW_ERR_UNSUPPORTED,
+                "%s has %s%s'%s', as pairs of replies do: train --dpo learns from them, tokenize --dpo makes "
+                "token files of them, and --skip-bad leaves such lines out",
+                place.where, place.what != NULL ? place.what : "", place.what != NULL ? " with " : "", name);
         if (matters_if_said || (!place.chosen && concerns_loss(name, place.what != NULL || json_is_boolean(member))))
             return sw_fail(SW_ERR_UNSUPPORTED,
                            "%s has %s%s'%s', which this version does not read; take it out of the data, or leave such "
