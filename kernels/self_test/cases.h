@@ -112,6 +112,9 @@ sw_status trial_sum_losses(struct trial *trial);
 sw_status trial_preference(struct trial *trial);
 sw_status trial_cast(struct trial *trial);
 sw_status trial_rank_sum(struct trial *trial);
+sw_status trial_routing(struct trial *trial);
+sw_status trial_expert_rows(struct trial *trial);
+sw_status trial_grouped(struct trial *trial);
 /* struct test_rows, as grains without columns */
 sw_status trial_finish_gradient(struct trial *trial);
 sw_status trial_round_gradient(struct trial *trial);
