@@ -13,9 +13,7 @@ static const struct bench {
     int (*command)(int argc, char **argv);
     bool for_ranks; /* several processes may run it together */
 } benches[] = {
-    {.name = "io",
-     .what = "a drive through the store's I/O queue, against fio if installed",
-     .command = sw_bench_io},
+    {.name = "io", .what = "a drive through the store's I/O queue, against fio if installed", .command = sw_bench_io},
     {.name = "copy",
      .what = "copies between device and host, against plain memory copies",
      .line = &sw_bench_copy_line,
@@ -32,6 +30,10 @@ static const struct bench {
      .what = "a model's matrix products, against oneDNN",
      .line = &sw_bench_gemm_line,
      .run = sw_bench_gemm},
+    {.name = "experts",
+     .what = "grouped products of experts, against products by one matrix",
+     .line = &sw_bench_experts_line,
+     .run = sw_bench_experts},
     {.name = "attention",
      .what = "attention of a micro-batch, against its matrix products alone",
      .line = &sw_bench_attention_line,

@@ -7,8 +7,8 @@
 
 enum {
     MODELS = SW_BENCH_GEMM | SW_BENCH_ATTENTION | SW_BENCH_COMPUTE,
-    FIVE_ROUNDS = SW_BENCH_COPY | SW_BENCH_COMM | SW_BENCH_ATTENTION | SW_BENCH_COMPUTE,
-    ALONE = MODELS | SW_BENCH_COPY | SW_BENCH_UPDATE | SW_BENCH_LOAD,
+    FIVE_ROUNDS = SW_BENCH_EXPERTS | SW_BENCH_COPY | SW_BENCH_COMM | SW_BENCH_ATTENTION | SW_BENCH_COMPUTE,
+    ALONE = MODELS | SW_BENCH_EXPERTS | SW_BENCH_COPY | SW_BENCH_UPDATE | SW_BENCH_LOAD,
     NINE_ROUNDS = SW_BENCH_UPDATE | SW_BENCH_GEMM,
     ALL = ALONE | SW_BENCH_COMM | SW_BENCH_ZERO,
 };
@@ -71,6 +71,20 @@ static const struct sw_option options[] = {
     {.name = "--precision", .kind = SW_OPTION_CHOICE, AT(settings.precision), .commands = SW_BENCH_COMM,
      .group = WORKLOAD, .initial = "bf16", .choices = "fp32|bf16|fp16",
      .what = "type of the elements that are added"},
+    {.name = "--experts", .kind = SW_OPTION_INT, AT(experts), .commands = SW_BENCH_EXPERTS, .group = WORKLOAD,
+     .initial = "32", .value = "N", .int_min = 1, .int_max = SW_MOST_EXPERTS, .what = "experts of a layer"},
+    {.name = "--chosen", .kind = SW_OPTION_INT, AT(chosen), .commands = SW_BENCH_EXPERTS, .group = WORKLOAD,
+     .initial = "8", .value = "N", .int_min = 1, .int_max = SW_MOST_CHOSEN, .what = "experts that each token is sent to"},
+    {.name = "--hidden", .kind = SW_OPTION_INT, AT(hidden), .commands = SW_BENCH_EXPERTS, .group = WORKLOAD,
+     .initial = "2048", .value = "N", .int_min = 1, .int_max = 1 << 20, .what = "elements of a token's row"},
+    {.name = "--inner", .kind = SW_OPTION_INT, AT(inner), .commands = SW_BENCH_EXPERTS, .group = WORKLOAD,
+     .initial = "768", .value = "N", .int_min = 1, .int_max = 1 << 20,
+     .what = "inner width of an expert, whose gate and up matrices are one of twice that width"},
+    {.name = "--tokens", .kind = SW_OPTION_INT, AT(tokens), .commands = SW_BENCH_EXPERTS, .group = WORKLOAD,
+     .initial = "2048", .value = "N", .int_min = 1, .int_max = 1 << 24, .what = "tokens of a micro-batch"},
+    /* Choices stand in the order of sw_dtype. */
+    {.name = "--precision", .kind = SW_OPTION_CHOICE, AT(settings.precision), .commands = SW_BENCH_EXPERTS,
+     .group = WORKLOAD, .initial = "bf16", .choices = "fp32|bf16|fp16", .what = "type of the operands"},
     {.name = "--optimizer-state", .kind = SW_OPTION_CHOICE, AT(settings.optimizer_state),
      .commands = SW_BENCH_UPDATE, .group = WORKLOAD, .initial = "fp32", .choices = "fp32|bf16|8bit",
      .what = "form of AdamW's moments; bf16 and 8bit are measured against fp32"},
@@ -116,7 +130,7 @@ static const struct sw_option options[] = {
 /* clang-format on */
 enum { OPTION_COUNT = sizeof options / sizeof options[0] };
 static_assert((int)SW_F32 == 0 && (int)SW_BF16 == 1 && (int)SW_F16 == 2,
-              "comm's --precision has the order of sw_dtype");
+              "--precision of comm and of experts has the order of sw_dtype");
 
 const struct sw_bench_sizes sw_bench_copy_sizes = {
     "a multiple of 32KiB up to 64MiB",
@@ -191,6 +205,11 @@ const struct sw_command_line sw_bench_gemm_line = {
     .more_help = sw_settings_help_presets,
     .examples = {"spillway bench gemm", "spillway bench gemm --model model --seq 32",
                  "spillway bench gemm --model gpt2-tiny --device cpu --precision fp32 --json"}};
+const struct sw_command_line sw_bench_experts_line = {
+    LINE("experts", SW_BENCH_EXPERTS),
+    .summary = "Measures the grouped products of a mixture of experts, against products by one matrix.",
+    .examples = {"spillway bench experts", "spillway bench experts --experts 8 --chosen 2 --hidden 1024 --inner 3584",
+                 "spillway bench experts --device cpu --precision fp32 --json"}};
 const struct sw_command_line sw_bench_attention_line = {
     LINE("attention", SW_BENCH_ATTENTION),
     .summary =

@@ -17,19 +17,22 @@ enum {
     SW_BENCH_COMPUTE = 32,
     SW_BENCH_LOAD = 64,
     SW_BENCH_ZERO = 128,
+    SW_BENCH_EXPERTS = 256,
 };
 
 struct sw_bench_options {
     struct sw_settings settings; /* flags that train has too: the model and its shape, the device, --json */
     struct sw_option_list sizes, nvme;
     int64_t rounds, chunk_grains;
+    int64_t experts, chosen, hidden, inner, tokens;
 };
 
 enum { SW_BENCH_MOST_CHUNK_GRAINS = 384, SW_BENCH_MAX_SIZES = 6 };
 #define SW_BENCH_MADE_MODEL "made" /* the model that `zero` makes */
 
 extern const struct sw_command_line sw_bench_attention_line, sw_bench_comm_line, sw_bench_compute_line,
-    sw_bench_copy_line, sw_bench_gemm_line, sw_bench_load_line, sw_bench_update_line, sw_bench_zero_line;
+    sw_bench_copy_line, sw_bench_experts_line, sw_bench_gemm_line, sw_bench_load_line, sw_bench_update_line,
+    sw_bench_zero_line;
 
 /* The values of --size that a bench takes, and those that it measures without the flag. */
 struct sw_bench_sizes {
@@ -56,6 +59,7 @@ int sw_command_bench(int argc, char **argv);
 sw_status sw_bench_attention(const void *given_options);
 sw_status sw_bench_compute(const void *given_options);
 sw_status sw_bench_copy(const void *given_options);
+sw_status sw_bench_experts(const void *given_options);
 sw_status sw_bench_gemm(const void *given_options);
 sw_status sw_bench_load(const void *given_options);
 sw_status sw_bench_update(const void *given_options);

@@ -65,7 +65,8 @@ static sw_status take_areas(struct attention_bench *b) {
         [D_O] = rows * a->o_stride * typed, [LSE] = a->batch * a->heads * a->seq * (int64_t)sizeof(float),
         [DQ] = rows * a->q_stride * typed,  [SCRATCH] = sw_attention_scratch_bytes(b->of.device, a, b->of.type)};
     if (sw_device_info(b->of.device).host_memory)
-        SW_TRY(sw_bench_check_memory("attention's tensors", sw_bench_areas_bytes(bytes, AREAS)));
+        SW_TRY(
+            sw_bench_check_memory("attention's tensors", sw_bench_areas_bytes(bytes, AREAS), SW_BENCH_SMALLER_MODEL));
     SW_TRY(sw_bench_products_open(b->of.device, b->product, HEAD_PRODUCTS, &b->products));
     SW_TRY(sw_bench_areas_open(b->of.device, bytes, AREAS, &b->memory, b->area));
     const int64_t k = a->heads * a->head_dim * typed, v = k + a->kv_heads * a->head_dim * typed;

@@ -71,7 +71,8 @@ static sw_status check_memory(const struct compute_bench *bench) {
             in_bytes + sw_gemm_c_elems(shape) * sw_dtype_bytes(shape->out);
     }
     return sw_bench_check_memory("a unit of this model and the operands of its products",
-                                 sw_unit_run_bytes(bench->of.job.model) + sw_max_i64(bytes[BLOCK], bytes[HEAD]));
+                                 sw_unit_run_bytes(bench->of.job.model) + sw_max_i64(bytes[BLOCK], bytes[HEAD]),
+                                 SW_BENCH_SMALLER_MODEL);
 }
 
 static sw_status time_pass(struct compute_bench *bench, sw_unit_pass pass, double *out_s) {

@@ -75,7 +75,7 @@ static sw_status check_memory(const struct gemm_bench *bench) {
     if (bench->contenders == 1)
         return SW_OK;
     SW_TRY(sw_bench_products_bytes(bench->of.device, bench->of.product, bench->of.count, &bytes));
-    return sw_bench_check_memory("operands of these products", CONTENDERS * bytes);
+    return sw_bench_check_memory("operands of these products", CONTENDERS * bytes, SW_BENCH_SMALLER_MODEL);
 }
 
 /* Runs all in turn, round by round. The round before the first only touches the memory. */

@@ -375,14 +375,14 @@ void sw_bench_model_print(const struct sw_bench_model *model, int64_t rounds) {
                sw_dtype_name(model->type));
 }
 
-sw_status sw_bench_check_memory(const char *what, int64_t need_bytes) {
+sw_status sw_bench_check_memory(const char *what, int64_t need_bytes, const char *smaller) {
     struct sw_machine machine;
     char need[SW_SIZE_CHARS], available[SW_SIZE_CHARS];
     SW_TRY(sw_machine_read(&machine));
     if (need_bytes <= machine.available_bytes)
         return SW_OK;
-    return sw_fail(SW_ERR_NOMEM, "%s need %s, and %s are available; a smaller --micro-batch, --seq or model needs less",
-                   what, sw_format_size(need_bytes, need), sw_format_size(machine.available_bytes, available));
+    return sw_fail(SW_ERR_NOMEM, "%s need %s, and %s are available; a smaller %s needs less", what,
+                   sw_format_size(need_bytes, need), sw_format_size(machine.available_bytes, available), smaller);
 }
 
 enum { RUNS = 5 };

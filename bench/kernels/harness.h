@@ -94,8 +94,10 @@ struct sw_gemm sw_bench_bound_shape(const struct sw_bench_model *model, int prod
 json_t *sw_bench_model_json(const struct sw_bench_model *model, const char *bench, int64_t rounds);
 /* Prints the same as two lines, and where oneDNN's products are of another type says so. */
 void sw_bench_model_print(const struct sw_bench_model *model, int64_t rounds);
-/* Refuses operands that need more memory than is available. */
-sw_status sw_bench_check_memory(const char *what, int64_t need_bytes);
+/* Refuses operands that need more memory than is available. smaller: the flags that would help, for the message. */
+sw_status sw_bench_check_memory(const char *what, int64_t need_bytes, const char *smaller);
+/* The flags of benches of a model's micro-batch. */
+#define SW_BENCH_SMALLER_MODEL "--micro-batch, --seq or model"
 
 /* Plain loops over memory by all threads at once: the machine's own limit. Rates are bytes a second, medians of a few
  * runs after one that warms up. Lines that a cache fetches before it overwrites them do not count, as in STREAM. */

@@ -15,6 +15,7 @@ FLAGS = {"copy": "--size --device --threads --rounds --json",
          "update": "--precision --chunk-grains --device --threads --rounds --json",
          "load": "--model --nvme --device --threads --rounds --allow-buffered --json",
          "gemm": "--model --seq --micro-batch --precision --device --threads --rounds --json",
+         "experts": "--experts --chosen --hidden --inner --tokens --precision --device --threads --rounds --json",
          "attention": "--model --seq --micro-batch --precision --device --threads --rounds --json",
          "compute": "--model --seq --micro-batch --precision --device --threads --rounds --json"}
 COPY_FIELDS = {"bench": str, "device": str, "threads": int, "rounds": int, "sizes": list}
@@ -41,6 +42,10 @@ TOTAL_FIELDS = {"seconds": float, "flops_per_s": float, "of_same_layouts": float
 ATTENTION_FIELDS = {"bench": str, "device": str, "isa": str, "model": str, "precision": str, "numbers": str,
                     "threads": int, "rounds": int, "micro_batch": int, "seq": int, "forward": dict, "backward": dict,
                     "products_flops_per_s": float}
+EXPERTS_FIELDS = {"bench": str, "device": str, "isa": str, "threads": int, "rounds": int, "precision": str, "numbers": str,
+                  "experts": int, "chosen": int, "hidden": int, "inner": int, "tokens": int, "products": list}
+GROUPED_FIELDS = {"layer": str, "pass": str, "n": int, "k": int, "flops_per_s": float, "dense_flops_per_s": float,
+                  "of_dense": float}
 PASS_FIELDS = {"seconds": float, "flops_per_s": float, "of_products": float}
 COMPUTE_FIELDS = {"bench": str, "device": str, "isa": str, "model": str, "precision": str, "bound_precision": str,
                   "threads": int, "rounds": int, "micro_batch": int, "seq": int, "blocks": int, "totals": dict}
@@ -272,6 +277,25 @@ def attention_passes():
     return problems
 
 
+def experts():
+    """Both layers have three products each, with the sides that the flags give."""
+    sizes = ("--experts", 5, "--chosen", 2, "--hidden", 24, "--inner", 16, "--tokens", 30)
+    problems = []
+    for precision in ("fp32", "bf16", "fp16"):
+        found, wrong = report("experts", *sizes, "--precision", precision, fields=EXPERTS_FIELDS)
+        problems += wrong
+        if wrong:
+            continue
+        sides = [(product["layer"], product["pass"], product["n"], product["k"]) for product in found["products"]]
+        if sides != [("up", PASSES[0], 32, 24), ("up", PASSES[1], 24, 32), ("up", PASSES[2], 32, 24),
+                     ("down", PASSES[0], 24, 16), ("down", PASSES[1], 16, 24), ("down", PASSES[2], 24, 16)]:
+            problems.append(f"{precision}: {sides}")
+        for product in found["products"]:
+            problems += wrong_fields(f"{precision}: a product", product, GROUPED_FIELDS)
+            problems += unequal(precision, product["of_dense"], product["flops_per_s"] / product["dense_flops_per_s"])
+    return problems
+
+
 def every_precision():
     """A type that the CPU cannot multiply is measured beside fp32, and the text says so."""
     problems = []
@@ -295,6 +319,7 @@ def readable_reports():
     tiny = ("--model", "gpt2-tiny", "--seq", 8, "--precision", "fp32")
     table = [(("copy", "--size", "64KiB"), 2 + 2 * 2, "memcpy"), (("update", "--precision", "bf16"), 2 + 2, "Gparam/s"),
              (("gemm", *tiny), 3 + 2 * (1 + 15) + 1 + 1 + 3, "to own"),
+             (("experts", "--hidden", 8, "--inner", 8, "--tokens", 4), 2 + 1 + 6, "to dense"),
              (("attention", *tiny), 3 + 1 + 2, "to a head's products"), (("compute", *tiny), 3 + 1 + 4, "products to both"),
              (("load", "--model", "gpt2-tiny", "--nvme", SCRATCH), 3 + 2, "GB/s")]
     problems = []
@@ -330,6 +355,9 @@ def misuse():
              ("gemm", 1, ("--model", "gpt5"), "gpt5", "gpt2-124m"),
              ("gemm", 1, ("--model", "gpt2-tiny", "--seq", 65), "--seq 65", "64"),
              ("gemm", 1, ("--model", wide, *huge), "available", "--micro-batch"),
+             ("experts", 2, ("--chosen", 33), "--chosen"),
+             ("experts", 1, ("--experts", 1024, "--hidden", 1048576, "--inner", 1048576), "available", "--experts"),
+             ("experts", 1, ("--experts", 4), "--chosen 8 is more than --experts 4"),
              ("attention", 2, ("--device", "tpu"), "--device"), ("attention", 1, ("--model", wide, *huge), "available"),
              ("compute", 2, ("--rounds", 0), "--rounds"), ("compute", 1, ("--model", "gpt5"), "gpt5", "gpt2-124m"),
              ("compute", 1, ("--model", wide, *huge), "available", "--micro-batch")]
@@ -345,5 +373,5 @@ def misuse():
     return problems
 
 
-script_test.run(copies, updates, loads, matrix_products, arithmetic, attention_passes, every_precision, readable_reports,
+script_test.run(copies, updates, loads, matrix_products, arithmetic, attention_passes, experts, every_precision, readable_reports,
                 help_explains_every_flag, misuse)
