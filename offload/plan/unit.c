@@ -138,8 +138,20 @@ static int64_t next_in_layout(const struct sw_unit *unit, int64_t t) {
     return next;
 }
 
+/* Returns the tensor that has element `elem` of the unit, or the first one behind that element. tensor_count: there is
+ * none. */
+static int64_t at_or_behind(const struct sw_unit *unit, int64_t elem) {
+    int64_t found = unit->tensor_count;
+    for (int64_t t = 0; t < unit->tensor_count; t++)
+        if (unit->tensor[t].offset + unit->tensor[t].elems > elem &&
+            (found == unit->tensor_count || unit->tensor[t].offset < unit->tensor[found].offset))
+            found = t;
+    return found;
+}
+
 sw_status sw_unit_walk(const struct sw_unit *unit, int64_t first, int64_t count, sw_unit_visit visit, void *context) {
-    for (int64_t t = next_in_layout(unit, -1); t < unit->tensor_count; t = next_in_layout(unit, t)) {
+    for (int64_t t = at_or_behind(unit, first); t < unit->tensor_count && unit->tensor[t].offset < first + count;
+         t = next_in_layout(unit, t)) {
         const struct sw_tensor *tensor = &unit->tensor[t];
         const int64_t end = sw_min_i64(first + count, tensor->offset + tensor->elems);
         for (int64_t at = sw_max_i64(first, tensor->offset); at < end;) {
