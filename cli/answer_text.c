@@ -58,12 +58,15 @@ void sw_answer_print_plan(const struct sw_answer *answer, FILE *to) {
     const struct sw_settings *s = answer->settings;
     const sw_optimizer_format optimizer = sw_optimizer_records(answer->plan->spec.units->optimizer);
     const bool narrow = optimizer != SW_OPTIMIZER_FP32;
-    char parameters[SW_COUNT_CHARS];
+    const int64_t all = sw_settings_parameters(s, answer->plan->spec.units);
+    char parameters[SW_COUNT_CHARS], active[SW_COUNT_CHARS], active_text[SW_COUNT_CHARS + 32] = "";
     const char *grads = narrow ? " and gradients in 8bit" : " with gradients in 8bit";
-    sw_command_print_to(to, 0, INDENT, "%s fits: %s parameters in %s%s%s%s, %lld tokens a step, %lld x %lld at once",
-                        s->model, sw_format_large(sw_settings_parameters(s, answer->plan->spec.units), parameters),
-                        sw_settings_precision_name(s), narrow ? " with moments in " : "",
-                        narrow ? sw_optimizer_format_name(optimizer) : "",
+    if (answer->config->experts > 0)
+        snprintf(active_text, sizeof active_text, ", %s of them for each token,",
+                 sw_format_large(sw_model_active_parameters(answer->config, all), active));
+    sw_command_print_to(to, 0, INDENT, "%s fits: %s parameters%s in %s%s%s%s, %lld tokens a step, %lld x %lld at once",
+                        s->model, sw_format_large(all, parameters), active_text, sw_settings_precision_name(s),
+                        narrow ? " with moments in " : "", narrow ? sw_optimizer_format_name(optimizer) : "",
                         answer->plan->spec.grads == SW_GRADS_8BIT ? grads : "", (long long)s->batch_tokens,
                         (long long)s->micro_batch, (long long)s->seq);
     print_groups(s, to);

@@ -6,6 +6,7 @@
 #include "job/profile.h"
 #include "job/settings/settings.h"
 #include "job/store.h"
+#include "model/model.h"
 #include "offload/plan/plan.h"
 #include "offload/simulate/simulate.h"
 
@@ -14,6 +15,7 @@
 /* Everything is borrowed. */
 struct sw_answer {
     const struct sw_settings *settings;
+    const struct sw_model_config *config;
     const struct sw_plan *plan;
     struct sw_writes writes;
     int64_t steps; /* of the whole run, or the remaining ones; 0: there are none, or the plan is incomplete, so neither

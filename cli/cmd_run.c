@@ -57,6 +57,7 @@ static struct sw_answer answer_of(const struct sw_trainer *trainer) {
     const struct sw_device_info info = sw_devices_info(&trainer->job.devices);
     const bool known = forecast->step.step_s > 0.0;
     return (struct sw_answer){.settings = settings,
+                              .config = &trainer->job.config,
                               .plan = trainer->job.plan,
                               .writes = writes_of(trainer),
                               .steps = settings->dry_run ? 0 : settings->steps - trainer->position.step,

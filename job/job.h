@@ -174,7 +174,8 @@ double sw_job_epochs(const struct sw_job *job);
 double sw_job_save_share(const struct sw_job *job);
 /* Returns the time of all steps and their saves, as far as they are known. */
 double sw_job_run_s(const struct sw_job *job);
-/* Returns the model's operations per trained token: 6 per parameter, without attention's products and recomputation. */
+/* Returns the model's operations per trained token: 6 per parameter that it goes through, without attention's products
+ * and recomputation. */
 double sw_job_token_flops(const struct sw_job *job);
 /* Writes the file of --rates again, with the rates measured since. Does nothing without --rates. */
 sw_status sw_job_keep_rates(const struct sw_job *job);

@@ -307,7 +307,7 @@ static sw_status measure_units(struct sw_model *model, struct sw_device *device,
 }
 
 #define RATES_FILE_LIMIT_BYTES ((size_t)16 << 20)
-enum { RATES_VERSION = 6, SHAPE_CHARS = 512 };
+enum { RATES_VERSION = 6, SHAPE_CHARS = 512, EXPERTS_CHARS = 80 };
 
 static struct sw_measure_shape chunks_of(const struct sw_rates_target *target) {
     return (struct sw_measure_shape){.type = sw_settings_type(target->settings),
@@ -503,13 +503,17 @@ static void describe(const struct sw_rates_target *target, char text[SHAPE_CHARS
     const struct sw_settings *s = target->settings;
     const struct sw_device_info info = sw_devices_info(target->devices);
     struct sw_machine machine = {.cpu = "unknown"};
+    char experts[EXPERTS_CHARS] = "";
     (void)sw_machine_read(&machine);
+    if (c->experts > 0)
+        snprintf(experts, sizeof experts, " experts %lld/%lld of %lld", (long long)c->chosen_experts,
+                 (long long)c->experts, (long long)c->expert_ffn);
     snprintf(text, SHAPE_CHARS,
-             "%s vocab %lld hidden %lld layers %lld heads %lld/%lld of %lld ffn %lld in %lld tiles, micro-batches of "
+             "%s vocab %lld hidden %lld layers %lld heads %lld/%lld of %lld ffn %lld%s in %lld tiles, micro-batches of "
              "%lld x %lld, %s, "
              "%s %s with %d threads, %s%s%s, chunks of %lld grains",
              c->family, (long long)c->vocab, (long long)c->hidden, (long long)c->layers, (long long)c->heads,
-             (long long)c->kv_heads, (long long)c->head_dim, (long long)c->ffn, (long long)s->tiles,
+             (long long)c->kv_heads, (long long)c->head_dim, (long long)c->ffn, experts, (long long)s->tiles,
              (long long)s->micro_batch, (long long)s->seq, sw_settings_precision_name(s), info.name, info.isa,
              info.threads, info.model != NULL ? info.model : "", info.model != NULL ? " beside " : "", machine.cpu,
              (long long)(s->auto_chunk_grains > 0 ? s->auto_chunk_grains : s->chunk_grains));

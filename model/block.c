@@ -109,6 +109,13 @@ struct saved sw_saved_of(const struct sw_model *model, const struct sw_unit_call
         .norm2_out = area_at(call->derived, at->norm2_out),
         .up = area_at(call->saved, at->up),
         .activated = area_at(call->derived, at->activated),
+        .router_logits = area_at(call->saved, at->router_logits),
+        .expert_chosen = area_at(call->saved, at->expert_chosen),
+        .expert_weight = area_at(call->saved, at->expert_weight),
+        .expert_offset = area_at(call->saved, at->expert_offset),
+        .expert_source = area_at(call->saved, at->expert_source),
+        .expert_place = area_at(call->saved, at->expert_place),
+        .expert_up = area_at(call->saved, at->expert_up),
     };
 }
 
@@ -323,6 +330,7 @@ struct head_norm {
 enum { HEAD_NORMS = 2 };
 static void head_norms(const struct sw_model *model, const struct saved *s, struct head_norm out[HEAD_NORMS]) {
     const struct sw_attention *a = &model->attention;
+    const bool joint = model->config.joint_qk_norm;
     const struct sw_rmsnorm shape = {.cols = a->head_dim,
                                      .x_stride = model->widths.qkv,
                                      .y_stride = a->q_stride,
@@ -332,8 +340,12 @@ static void head_norms(const struct sw_model *model, const struct saved *s, stru
                                 .scale = K_NORM,
                                 .rstd = s->k_rstd,
                                 .offset_bytes = model->widths.q * sw_dtype_bytes(model->shape.type)};
-    out[0].shape.groups = a->heads;
-    out[1].shape.groups = a->kv_heads;
+    out[0].shape.groups = joint ? 1 : a->heads;
+    out[1].shape.groups = joint ? 1 : a->kv_heads;
+    if (joint) {
+        out[0].shape.cols = model->widths.q;
+        out[1].shape.cols = model->widths.kv;
+    }
     for (int i = 0; i < HEAD_NORMS; i++)
         out[i].shape.rows = model->rows * out[i].shape.groups;
 }
@@ -515,12 +527,16 @@ sw_status sw_block_recompute(struct sw_model *model, const struct sw_unit_call *
     if (call->recompute == SW_RECOMPUTE_DERIVED)
         return fill_derived(model, call, &s);
     SW_TRY(fill_attention(model, call, &s));
+    if (model->config.experts > 0)
+        return sw_experts_up(model, call, s.norm2_out, &s);
     return sw_linear_forward(model, call, LINEAR_UP, UP_WEIGHT, s.norm2_out, NULL, s.up);
 }
 
 sw_status sw_block_forward(struct sw_model *model, const struct sw_unit_call *call) {
     const struct saved s = sw_saved_of(model, call);
     SW_TRY(fill_attention(model, call, &s));
+    if (model->config.experts > 0)
+        return sw_experts_forward(model, call, s.norm2_out, &s);
     SW_TRY(sw_mlp_forward(model, call, s.norm2_out, &s));
     return sw_linear_forward(model, call, LINEAR_DOWN, DOWN_WEIGHT, s.activated, s.residual, call->out);
 }
@@ -528,7 +544,8 @@ sw_status sw_block_forward(struct sw_model *model, const struct sw_unit_call *ca
 sw_status sw_block_backward(struct sw_model *model, const struct sw_unit_call *call) {
     const struct saved s = sw_saved_of(model, call);
     void *narrow = area_at(call->work, model->work.narrow);
-    SW_TRY(sw_mlp_backward(model, call, s.norm2_out, &s, narrow));
+    SW_TRY(model->config.experts > 0 ? sw_experts_backward(model, call, s.norm2_out, &s, narrow)
+                                     : sw_mlp_backward(model, call, s.norm2_out, &s, narrow));
     SW_TRY(norm_backward(model, call, NORM2_SCALE, narrow, s.residual, s.norm2_mean, s.norm2_rstd));
     SW_TRY(sw_attend_backward(model, call, s.norm1_out, &s, narrow));
     return norm_backward(model, call, NORM1_SCALE, narrow, call->in, s.norm1_mean, s.norm1_rstd);

@@ -107,12 +107,10 @@ static bool matrix_of(const struct adapted *adapted, int64_t u, enum linear_name
                       struct matrix *out) {
     const struct sw_model_config *config = adapted->config;
     const int64_t block_units = (adapted->units->count - 2) / config->layers;
-    const struct sw_tensor_names *all = sw_family_find(config->family)->names;
     char name[SW_TENSOR_NAME_CHARS];
     if (piece >= sw_block_pieces(config, sw_weight_of(linear)))
         return false;
-    snprintf(name, sizeof name, "%s%lld.%s", all->block, (long long)((u - 1) / block_units),
-             all->piece[sw_weight_of(linear)][piece].name);
+    sw_block_piece_name(config, (u - 1) / block_units, sw_weight_of(linear), piece, name, sizeof name);
     const struct sw_tensor *found = sw_unit_find(&adapted->units->unit[u], name);
     if (found == NULL)
         return false;
@@ -188,12 +186,31 @@ static sw_status add_adapters(const struct adapted *adapted, int64_t u, const ch
     return SW_OK;
 }
 
+/* Refuses a part of --lora-targets that names the matrices of experts. */
+static sw_status check_experts(const struct adapted *adapted, const char *part) {
+    const struct sw_unit *block = &adapted->units->unit[1];
+    bool named = strcmp(part, SW_LORA_ALL) == 0 || strcmp(part, SW_LORA_MLP) == 0;
+    if (adapted->config->experts == 0)
+        return SW_OK;
+    for (int64_t t = 0; t < block->tensor_count && strcmp(part, SW_LORA_ATTENTION) != 0; t++) {
+        char module[SW_TENSOR_NAME_CHARS];
+        sw_lora_module(block->tensor[t].name, module);
+        named |= strstr(module, ".experts.") != NULL && names(part, module);
+    }
+    return named ? sw_fail(SW_ERR_UNSUPPORTED,
+                           "'%s' in --lora-targets names matrices of experts, which get no adapters in this version; "
+                           "give --lora-targets attention",
+                           part)
+                 : SW_OK;
+}
+
 static sw_status add_targets(const struct adapted *adapted) {
     const char *text = adapted->lora->targets != NULL ? adapted->lora->targets : SW_LORA_ALL;
     while (text != NULL) {
         char part[NAME_CHARS];
         bool found = false;
         SW_TRY(next_name(&text, "--lora-targets", part));
+        SW_TRY(check_experts(adapted, part));
         for (int64_t u = 1; u + 1 < adapted->units->count; u++)
             SW_TRY(add_adapters(adapted, u, part, &found));
         if (!found)

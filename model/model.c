@@ -87,6 +87,8 @@ int sw_model_products(const struct sw_model *model, struct sw_model_product out[
     int count = 0;
     for (int i = 0; i < LINEARS; i++) {
         const struct linear *linear = &model->linear[i];
+        if (linear->forward.m == 0) /* blocks with experts have no dense MLP */
+            continue;
         struct sw_gemm shapes[] = {linear->forward, linear->input_gradient, linear->weight_gradient};
         /* The addition of the residual is not part of the product. */
         shapes[0].addend = false;
@@ -398,6 +400,10 @@ static sw_status set_fp8(struct sw_model *model) {
     if (model->shape.fp8 && units->base != SW_BASE_TYPED)
         return sw_fail(SW_ERR_UNSUPPORTED, "--precision fp8 does not go with a base that is kept in %s",
                        sw_base_format_name(units->base));
+    if (model->shape.fp8 && model->config.experts > 0)
+        return sw_fail(SW_ERR_UNSUPPORTED,
+                       "--precision fp8 is not supported for %s, whose blocks have experts; give bf16",
+                       model->config.family);
     model->units->fp8 = model->shape.fp8;
     for (int64_t u = 0; u < units->count && units->fp8; u++)
         if (units->unit[u].trained_grain > 0 && units->unit[u].trained_grain < units->unit[u].grains)
@@ -418,7 +424,8 @@ sw_status sw_model_create(const struct sw_model_config *config, const struct sw_
                        (long long)config->max_positions);
     int64_t widest;
     if (!sw_mul_i64(shape->batch, shape->seq, &widest) ||
-        !sw_mul_i64(widest, 64 * sw_max_i64(config->ffn, config->hidden), &widest) ||
+        !sw_mul_i64(widest, 64 * sw_max_i64(sw_max_i64(config->ffn, config->hidden), config->expert_ffn), &widest) ||
+        !sw_mul_i64(widest, sw_max_i64(config->chosen_experts, 1), &widest) ||
         !sw_mul_i64(widest, 4 * config->head_dim, &widest))
         return sw_fail(SW_ERR_ARG, "a micro-batch of %lld sequences is too large", (long long)shape->batch);
     if (shape->tensor_ranks > shape->batch * shape->seq && !shape->forward_only)
@@ -634,10 +641,16 @@ static double keys_seen(const struct sw_model_config *config, int64_t layer, int
     return window * (1.0 - window / (2.0 * all));
 }
 
+int64_t sw_model_active_parameters(const struct sw_model_config *config, int64_t parameters) {
+    const int64_t of_expert = EXPERT_MATRICES * config->hidden * config->expert_ffn;
+    return parameters - config->layers * (config->experts - config->chosen_experts) * of_expert;
+}
+
 double sw_model_flops_per_token(const struct sw_model_config *config, int64_t seq) {
     const double hidden = (double)config->hidden, q = (double)(config->heads * config->head_dim);
     const double kv = (double)(config->kv_heads * config->head_dim);
-    const double block = hidden * (2.0 * q + 2.0 * kv + (config->gated ? 3.0 : 2.0) * (double)config->ffn);
+    const double inner = (double)(config->ffn + config->chosen_experts * config->expert_ffn);
+    const double block = hidden * (2.0 * q + 2.0 * kv + (config->gated ? 3.0 : 2.0) * inner + (double)config->experts);
     double keys = 0.0;
     for (int64_t layer = 0; layer < config->layers; layer++)
         keys += keys_seen(config, layer, seq);
@@ -645,7 +658,7 @@ double sw_model_flops_per_token(const struct sw_model_config *config, int64_t se
 }
 
 static bool adds_to_residual(const char *name) {
-    static const char *const endings[] = {"c_proj.weight", "o_proj.weight", "down_proj.weight"};
+    static const char *const endings[] = {"c_proj.weight", "o_proj.weight", "down_proj.weight", "w2.weight"};
     for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++)
         if (sw_name_ends_with(name, endings[i]))
             return true;

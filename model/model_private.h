@@ -46,6 +46,9 @@ static inline bool sw_cut_copies_kv(const struct sw_model_config *config, const 
  * product to compute again. */
 struct saved_layout {
     int64_t qkv, log_sum_exp, attention_out, residual, up;
+    /* With experts: the router's logits, the experts of each row and their weights, the order of the pairs of a row and
+     * an expert, and the results of the experts' up products. */
+    int64_t router_logits, expert_chosen, expert_weight, expert_offset, expert_source, expert_place, expert_up;
     int64_t saved_bytes;
     int64_t q_rstd, k_rstd, heads, activated, norm1_mean, norm1_rstd, norm1_out, norm2_mean, norm2_rstd, norm2_out;
     int64_t derived_bytes;
@@ -54,11 +57,14 @@ struct saved_layout {
 
 /* Byte offsets in the work area, which blocks and the head use in turn. */
 struct work_layout {
-    int64_t wide; /* rows × the widest result of a block's product; -1 where the plan keeps that result, as it does for
-                     split backward passes */
+    int64_t wide;   /* rows × the widest result of a block's product, or that of the experts' up products; -1 where the
+                       plan keeps that result, as it does for   split backward passes */
     int64_t narrow; /* rows × the larger of hidden and query */
     int64_t inner;  /* rows × inner layer, if it is gated */
     int64_t heads;  /* rows × (query + key), if they are normalised */
+    /* With experts, whose pairs are rows × chosen_experts: pairs × hidden; twice pairs × inner layer; rows × experts;
+     * and the gradient at the weights, fp32. */
+    int64_t expert_rows, expert_inner, expert_inner_grad, router_grad, expert_weight_grad;
     /* If key-value heads are copied: the collected weights and biases of this rank's queries, keys and values, and
      * their fp32 gradients. */
     int64_t own_qkv, own_qkv_bias, own_qkv_acc, own_qkv_bias_acc;
@@ -157,7 +163,9 @@ struct sw_model {
     struct saved_layout saved[BLOCK_KINDS];
     struct work_layout work;
     struct linear linear[LINEARS]; /* the products of a tile */
-    struct sw_adapter *adapter;    /* SW_MOST_PIECES of each of the LINEARS of each unit; NULL: there are none */
+    struct linear router;          /* with experts: the product that gives the router's logits */
+    struct sw_routing routing;
+    struct sw_adapter *adapter; /* SW_MOST_PIECES of each of the LINEARS of each unit; NULL: there are none */
     int64_t scratch_bytes;
     struct sw_unit_cost *cost; /* one entry per unit */
 };
@@ -263,6 +271,9 @@ struct sw_own_rows sw_own_rows_of(const struct sw_model *model, enum sw_block_te
 struct saved {
     float *norm1_mean, *norm1_rstd, *q_rstd, *k_rstd, *log_sum_exp, *norm2_mean, *norm2_rstd;
     char *norm1_out, *qkv, *heads, *attention_out, *residual, *norm2_out, *up, *activated;
+    char *router_logits, *expert_up;
+    int32_t *expert_chosen, *expert_offset, *expert_source, *expert_place;
+    float *expert_weight;
 };
 struct saved sw_saved_of(const struct sw_model *model, const struct sw_unit_call *call);
 
@@ -354,6 +365,20 @@ sw_status sw_attend_backward(const struct sw_model *model, const struct sw_unit_
                              const struct saved *s, void *dn);
 sw_status sw_mlp_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                           const struct saved *s, void *dn);
+
+/* Prepares the products of experts, if the model has some. */
+sw_status sw_experts_prepare(struct sw_model *model);
+/* Returns the number of pairs of a row and one of its experts. */
+int64_t sw_experts_pairs(const struct sw_model *model);
+/* Compute the MLP of a mixture of experts. The first goes from the normalised input to the results of the up products;
+ * the second to call->out, with the residual; the third from call->grad, at the output, to dn, at the normalised input,
+ * and adds the gradients of all weights. */
+sw_status sw_experts_up(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                        const struct saved *s);
+sw_status sw_experts_forward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                             const struct saved *s);
+sw_status sw_experts_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                              const struct saved *s, void *dn);
 
 /* Tells whether a block's backward pass leaves the gradients of its products' weights to calls of their own. */
 bool sw_model_splits_backward(const struct sw_model *model);

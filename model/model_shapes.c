@@ -248,6 +248,16 @@ static void lay_saved(const struct sw_model *model, enum block_kind kind, struct
     }
     if (kind == BLOCK_WHOLE)
         s->residual = place(&s->saved_bytes, typed_rows * c->hidden);
+    if (has(kind, EXPERTS) && c->experts > 0) {
+        const int64_t pairs = sw_experts_pairs(model), number_bytes = (int64_t)sizeof(int32_t);
+        s->router_logits = place(&s->saved_bytes, typed_rows * c->experts);
+        s->expert_chosen = place(&s->saved_bytes, pairs * number_bytes);
+        s->expert_weight = place(&s->saved_bytes, pairs * (int64_t)sizeof(float));
+        s->expert_offset = place(&s->saved_bytes, (c->experts + 1) * number_bytes);
+        s->expert_source = place(&s->saved_bytes, pairs * number_bytes);
+        s->expert_place = place(&s->saved_bytes, pairs * number_bytes);
+        s->expert_up = place(&s->saved_bytes, pairs * 2 * c->expert_ffn * typed);
+    }
     if (has(kind, UP_WEIGHT)) {
         s->up = place(&s->saved_bytes, typed_rows * w->up);
         s->activated = place(&s->derived_bytes, typed_rows * w->ffn);
@@ -297,11 +307,12 @@ static void lay_work(struct sw_model *model) {
             &w->bytes, sw_round_up(sw_most_keys(model) * c->head_dim * (int64_t)sizeof(float), SW_BUFFER_ALIGN_BYTES));
     w->scratch = place(&w->bytes, sw_round_up(model->scratch_bytes, SW_BUFFER_ALIGN_BYTES));
     if (sw_tuning_freezes(&model->shape.tuning))
-        w->unwanted = place(&w->bytes, sw_max_i64(c->hidden, c->head_dim) * (int64_t)sizeof(float));
+        w->unwanted = place(&w->bytes, sw_max_i64(c->hidden, c->heads * c->head_dim) * (int64_t)sizeof(float));
     int64_t block = w->bytes, head = w->bytes;
+    const int64_t pairs = sw_experts_pairs(model);
     const struct widths *wide = &model->widths;
     if (!sw_model_splits_backward(model))
-        w->wide = place(&block, sw_product_bytes(model));
+        w->wide = place(&block, sw_max_i64(sw_product_bytes(model), pairs * 2 * c->expert_ffn * typed));
     w->narrow = place(&block, model->rows * sw_max_i64(c->hidden, wide->q) * typed);
     if (model->shape.fp8 || model->units->base != SW_BASE_TYPED)
         w->matrix = place(&block, largest_matrix(model) * typed);
@@ -320,6 +331,13 @@ static void lay_work(struct sw_model *model) {
     }
     if (c->gated)
         w->inner = place(&block, model->rows * wide->ffn * typed);
+    if (c->experts > 0) {
+        w->expert_rows = place(&block, pairs * c->hidden * typed);
+        w->expert_inner = place(&block, pairs * c->expert_ffn * typed);
+        w->expert_inner_grad = place(&block, pairs * c->expert_ffn * typed);
+        w->router_grad = place(&block, model->rows * c->experts * typed);
+        w->expert_weight_grad = place(&block, pairs * (int64_t)sizeof(float));
+    }
     if (c->qk_norm)
         w->heads = place(&block, model->rows * (wide->q + wide->kv) * typed);
     w->norm_mean = place(&head, row_bytes);
@@ -468,8 +486,11 @@ sw_status sw_model_prepare(struct sw_model *model) {
     SW_TRY(make_rotation(model));
     SW_TRY(prepare_linear(model, LINEAR_QKV, QKV_BIAS, c->hidden, w->qkv));
     SW_TRY(prepare_linear(model, LINEAR_PROJECTION, PROJECTION_BIAS, w->q, c->hidden));
-    SW_TRY(prepare_linear(model, LINEAR_UP, UP_BIAS, c->hidden, w->up));
-    SW_TRY(prepare_linear(model, LINEAR_DOWN, DOWN_BIAS, w->ffn, c->hidden));
+    if (c->ffn > 0) {
+        SW_TRY(prepare_linear(model, LINEAR_UP, UP_BIAS, c->hidden, w->up));
+        SW_TRY(prepare_linear(model, LINEAR_DOWN, DOWN_BIAS, w->ffn, c->hidden));
+    }
+    SW_TRY(sw_experts_prepare(model));
     SW_TRY(sw_adapters_prepare(model));
     SW_TRY(prepare_head(model));
     struct sw_attention longest = model->attention;

@@ -25,13 +25,22 @@ static const struct {
     enum form form;
     enum cut cut;
 } block_tensors[BLOCK_TENSORS] = {
-    [NORM1_SCALE] = {HIDDEN_VECTOR, NOT_CUT}, [NORM1_BIAS] = {HIDDEN_VECTOR, NOT_CUT},
-    [QKV_WEIGHT] = {MATRIX, CUT_OUT},         [QKV_BIAS] = {OUT_VECTOR, CUT_OUT},
-    [Q_NORM] = {HEAD_VECTOR, NOT_CUT},        [K_NORM] = {HEAD_VECTOR, NOT_CUT},
-    [PROJECTION_WEIGHT] = {MATRIX, CUT_IN},   [PROJECTION_BIAS] = {OUT_VECTOR, NOT_CUT},
-    [NORM2_SCALE] = {HIDDEN_VECTOR, NOT_CUT}, [NORM2_BIAS] = {HIDDEN_VECTOR, NOT_CUT},
-    [UP_WEIGHT] = {MATRIX, CUT_OUT},          [UP_BIAS] = {OUT_VECTOR, CUT_OUT},
-    [DOWN_WEIGHT] = {MATRIX, CUT_IN},         [DOWN_BIAS] = {OUT_VECTOR, NOT_CUT},
+    [NORM1_SCALE] = {HIDDEN_VECTOR, NOT_CUT},
+    [NORM1_BIAS] = {HIDDEN_VECTOR, NOT_CUT},
+    [QKV_WEIGHT] = {MATRIX, CUT_OUT},
+    [QKV_BIAS] = {OUT_VECTOR, CUT_OUT},
+    [Q_NORM] = {HEAD_VECTOR, NOT_CUT},
+    [K_NORM] = {HEAD_VECTOR, NOT_CUT},
+    [PROJECTION_WEIGHT] = {MATRIX, CUT_IN},
+    [PROJECTION_BIAS] = {OUT_VECTOR, NOT_CUT},
+    [NORM2_SCALE] = {HIDDEN_VECTOR, NOT_CUT},
+    [NORM2_BIAS] = {HIDDEN_VECTOR, NOT_CUT},
+    [ROUTER] = {MATRIX, NOT_CUT},
+    [EXPERTS] = {MATRIX, NOT_CUT},
+    [UP_WEIGHT] = {MATRIX, CUT_OUT},
+    [UP_BIAS] = {OUT_VECTOR, CUT_OUT},
+    [DOWN_WEIGHT] = {MATRIX, CUT_IN},
+    [DOWN_BIAS] = {OUT_VECTOR, NOT_CUT},
 };
 
 /* Later tiles of a half have neither its norm nor the bias of its last product: the first tile has them. */
@@ -78,6 +87,11 @@ int sw_block_tensor_in(const struct sw_model *model, int64_t unit, enum sw_block
     return before;
 }
 
+/* Tells whether a piece of EXPERTS is the last matrix of an expert. */
+static bool is_expert_down(enum sw_block_tensor tensor, int piece) {
+    return tensor == EXPERTS && piece % EXPERT_MATRICES == EXPERT_DOWN;
+}
+
 /* Returns the outputs of a product of the block, or those of one piece if its weight is stored in pieces. */
 static int64_t outputs_of(const struct sw_model_config *c, enum sw_block_tensor tensor, int pieces, int piece) {
     const int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
@@ -85,20 +99,30 @@ static int64_t outputs_of(const struct sw_model_config *c, enum sw_block_tensor 
         return pieces == 1 ? q + 2 * kv : piece == 0 ? q : kv;
     if (tensor == UP_WEIGHT || tensor == UP_BIAS)
         return c->gated && pieces == 1 ? 2 * c->ffn : c->ffn;
-    return c->hidden;
+    if (tensor == ROUTER)
+        return c->experts;
+    return tensor == EXPERTS && !is_expert_down(tensor, piece) ? c->expert_ffn : c->hidden;
 }
 
-static int64_t inputs_of(const struct sw_model_config *c, enum sw_block_tensor tensor) {
+static int64_t inputs_of(const struct sw_model_config *c, enum sw_block_tensor tensor, int piece) {
+    if (is_expert_down(tensor, piece))
+        return c->expert_ffn;
     return tensor == PROJECTION_WEIGHT ? c->heads * c->head_dim : tensor == DOWN_WEIGHT ? c->ffn : c->hidden;
+}
+
+/* Returns the elements of the norm of queries or keys. */
+static int64_t head_norm_width(const struct sw_model_config *c, enum sw_block_tensor tensor) {
+    const int64_t heads = tensor == Q_NORM ? c->heads : c->kv_heads;
+    return c->joint_qk_norm ? heads * c->head_dim : c->head_dim;
 }
 
 /* Fills the dimensions of a piece of a tensor and returns their number. */
 static int shape_of(const struct sw_model_config *c, enum sw_block_tensor tensor, int pieces, int piece,
                     int64_t dim[2]) {
     const enum form form = block_tensors[tensor].form;
-    const int64_t in = inputs_of(c, tensor), out = outputs_of(c, tensor, pieces, piece);
+    const int64_t in = inputs_of(c, tensor, piece), out = outputs_of(c, tensor, pieces, piece);
     if (form != MATRIX) {
-        dim[0] = form == HIDDEN_VECTOR ? c->hidden : form == HEAD_VECTOR ? c->head_dim : out;
+        dim[0] = form == HIDDEN_VECTOR ? c->hidden : form == HEAD_VECTOR ? head_norm_width(c, tensor) : out;
         return 1;
     }
     dim[0] = c->out_first ? out : in;
@@ -149,7 +173,6 @@ struct sw_own_rows sw_own_rows_of(const struct sw_model *model, enum sw_block_te
 
 static sw_status add_block_tensor(struct sw_unit *unit, const struct sw_model_config *c, const struct sw_cut *cut,
                                   struct sw_tile tile, enum sw_block_tensor tensor) {
-    const struct sw_tensor_names *names = names_of(c);
     const int pieces = sw_block_pieces(c, tensor);
     const int64_t index = cut->rank * cut->tiles + tile.index;
     for (int piece = 0; piece < pieces; piece++) {
@@ -158,10 +181,10 @@ static sw_status add_block_tensor(struct sw_unit *unit, const struct sw_model_co
         const int dims = shape_of(c, tensor, pieces, piece, dim);
         const bool replicated = is_replicated(c, cut, tensor, piece);
         struct sw_part part = part_of(c, tensor, pieces, dims, dim, replicated ? 1 : sw_cut_parts(cut), index);
-        part.joined = piece > 0 && !replicated;
+        part.joined = !replicated && (tensor == EXPERTS ? piece % EXPERT_MATRICES == EXPERT_UP : piece > 0);
         part.replicated = replicated;
         part.used_rows = replicated && tensor == QKV_WEIGHT ? c->head_dim : 0;
-        snprintf(name, sizeof name, "%s%lld.%s", names->block, (long long)tile.layer, names->piece[tensor][piece].name);
+        sw_block_piece_name(c, tile.layer, tensor, piece, name, sizeof name);
         SW_TRY(sw_unit_add_part(unit, name, dims, dim, &part, dims > 1));
     }
     return SW_OK;
@@ -237,7 +260,7 @@ static bool is_fused(const struct sw_model_config *c) {
 /* Returns the largest number of tiles that a rank's part of each half can be cut into; the possible numbers are its
  * divisors. Ranks that share a key-value head cannot cut: every tile would need the whole head. */
 static int64_t most_tiles(const struct sw_model_config *c, int ranks) {
-    if (is_fused(c) || c->qk_norm || c->kv_heads % ranks != 0)
+    if (is_fused(c) || c->qk_norm || c->experts > 0 || c->kv_heads % ranks != 0)
         return 1;
     return common_divisor(common_divisor(c->heads, c->kv_heads), c->ffn) / ranks;
 }
@@ -252,8 +275,16 @@ static sw_status refuse_fused(const struct sw_model_config *c, const char *flag,
                    (long long)parts, c->family);
 }
 
+/* Refuses to cut the blocks of a mixture of experts. */
+static sw_status refuse_experts(const struct sw_model_config *c, const char *flag, int64_t parts) {
+    return sw_fail(SW_ERR_UNSUPPORTED, "%s %lld is not supported for %s, whose blocks have experts; give 1", flag,
+                   (long long)parts, c->family);
+}
+
 /* Refuses to cut key-value heads that ranks share into tiles. */
 static sw_status check_shared_heads(const struct sw_model_config *c, int ranks, int64_t tiles) {
+    if (tiles > 1 && c->experts > 0)
+        return refuse_experts(c, "--tiles", tiles);
     if (tiles > 1 && is_fused(c))
         return refuse_fused(c, "--tiles", tiles);
     if (tiles > 1 && c->qk_norm)
@@ -325,8 +356,8 @@ static bool ranks_fit_kv_heads(const struct sw_model_config *c, int64_t ranks) {
 }
 
 static bool ranks_fit(const struct sw_model_config *c, int64_t ranks) {
-    return ranks >= 1 && (ranks == 1 || !is_fused(c)) && c->heads % ranks == 0 && ranks_fit_kv_heads(c, ranks) &&
-           c->ffn % ranks == 0 && ranks <= least_rows(c);
+    return ranks >= 1 && (ranks == 1 || (!is_fused(c) && c->experts == 0)) && c->heads % ranks == 0 &&
+           ranks_fit_kv_heads(c, ranks) && c->ffn % ranks == 0 && ranks <= least_rows(c);
 }
 
 /* Returns the fitting number of ranks nearest to this one, the smaller of two. One always fits. */
@@ -340,6 +371,8 @@ static int64_t nearest_ranks(const struct sw_model_config *c, int64_t ranks) {
 static sw_status check_ranks(const struct sw_model_config *c, int ranks) {
     if (ranks > 1 && is_fused(c))
         return refuse_fused(c, "--tensor", ranks);
+    if (ranks > 1 && c->experts > 0)
+        return refuse_experts(c, "--tensor", ranks);
     const long long nearest = nearest_ranks(c, ranks);
     if (c->heads % ranks != 0)
         return sw_fail(SW_ERR_ARG, "--tensor %d must divide the model's %lld heads; the nearest that fits is %lld",

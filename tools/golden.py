@@ -14,6 +14,7 @@ import json
 import math
 import pathlib
 import random
+import sys
 
 import numpy
 import safetensors.torch
@@ -25,6 +26,9 @@ from transformers.generation.logits_process import (MinPLogitsWarper, Temperatur
                                                     TopPLogitsWarper)
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "parity"))
+from live import as_saved  # noqa: E402
+
 TYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16}
 PROJECTIONS = 8
 SAMPLES = 64
@@ -78,6 +82,9 @@ FAMILIES = {
     "qwen2": Family(transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
     "qwen3": Family(transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
     "phi3": Family(transformers.Phi3Config, transformers.Phi3ForCausalLM, settings={"pad_token_id": None}),
+    "mixtral": Family(transformers.MixtralConfig, transformers.MixtralForCausalLM),
+    "qwen3_moe": Family(transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
+    "olmoe": Family(transformers.OlmoeConfig, transformers.OlmoeForCausalLM, settings={"pad_token_id": None}),
 }
 
 
@@ -256,6 +263,49 @@ CASES = (
         seq=64,
         optimizer=ten_steps(1.55),
     ),
+    # Two of four experts for each token, whose weights add up to 1.
+    Case(
+        name="mixtral-a",
+        family="mixtral",
+        seed=20240625,
+        config=LLAMA_SHAPE | {"vocab_size": 128, "hidden_size": 32, "intermediate_size": 24, "num_local_experts": 4,
+                              "num_experts_per_tok": 2},
+        weight_std=0.17,
+        published_form=True,
+        micro_batches=2,
+        batch=2,
+        seq=64,
+        optimizer=ten_steps(1.55),
+    ),
+    # Three of seven narrow experts, tied.
+    Case(
+        name="qwen3-moe-a",
+        family="qwen3_moe",
+        seed=20240626,
+        config=LLAMA_SHAPE | {"vocab_size": 128, "hidden_size": 32, "head_dim": 10, "moe_intermediate_size": 14,
+                              "num_experts": 7, "num_experts_per_tok": 3, "norm_topk_prob": True,
+                              "tie_word_embeddings": True},
+        weight_std=0.17,
+        published_form=False,
+        micro_batches=2,
+        batch=2,
+        seq=64,
+        optimizer=ten_steps(1.25),
+    ),
+    # Weights that do not add up to 1, and norms of all queries and keys of a token at once.
+    Case(
+        name="olmoe-a",
+        family="olmoe",
+        seed=20240627,
+        config=LLAMA_SHAPE | {"vocab_size": 128, "hidden_size": 32, "intermediate_size": 20, "num_experts": 5,
+                              "num_experts_per_tok": 2, "num_key_value_heads": 2},
+        weight_std=0.17,
+        published_form=False,
+        micro_batches=2,
+        batch=2,
+        seq=64,
+        optimizer=ten_steps(1.3),
+    ),
     # Packed documents, with learned positions.
     Case(
         name="gpt2-documents",
@@ -358,7 +408,8 @@ def save_model(case, model, folder):
     folder.mkdir(parents=True, exist_ok=True)
     model.config.architectures = [type(model).__name__]
     model.config.save_pretrained(folder)
-    tensors = {name: parameter.detach().contiguous() for name, parameter in model.named_parameters()}
+    tensors = {name: tensor.detach().contiguous()
+               for name, tensor in as_saved(model.config, dict(model.named_parameters())).items()}
     if case.published_form and case.family == "gpt2":
         positions = case.config["n_positions"]
         mask = torch.tril(torch.ones(positions, positions)).reshape(1, 1, positions, positions)
@@ -442,7 +493,9 @@ class Run:
 
     def __init__(self, case, folder, dtype):
         self.case = case
-        self.model = FAMILIES[case.family].model.from_pretrained(folder, dtype=torch.float32)
+        # Eager, as grouped products of experts do not exist in fp64.
+        self.model = FAMILIES[case.family].model.from_pretrained(folder, dtype=torch.float32,
+                                                                 experts_implementation="eager")
         self.model.eval()
         master_type = torch.float64 if dtype == torch.float64 else torch.float32
         self.master = {name.removeprefix(case.prefix): parameter.detach().to(master_type).clone()
@@ -492,9 +545,12 @@ class Run:
         losses, norms, first = [], [], None
         for step, micro_batches in enumerate(all_micro_batches, start=1):
             losses.append(self.gradients(micro_batches))
-            first = first or {name: p.grad.double().clone() for name, p in self.master.items()}
+            first = first or self.saved({name: p.grad.clone() for name, p in self.master.items()})
             norms.append(self.update(step))
-        return losses, norms, first, {name: p.detach().double() for name, p in self.master.items()}
+        return losses, norms, first, self.saved(self.master)
+
+    def saved(self, tensors):
+        return {name: t.detach().double() for name, t in as_saved(self.model.config, tensors).items()}
 
 
 def logit_samples(runs, micro_batches, generator):
@@ -586,7 +642,7 @@ def model_golden(case, out):
     tokens, starts = make_tokens(case, generator), make_document_starts(case, generator)
     micro_batches = micro_batches_of(tokens, starts)
     runs = {name: Run(case, folder, dtype) for name, dtype in TYPES.items()}
-    initial = {name: p.double().clone() for name, p in runs["f32"].master.items()}
+    initial = {name: p.clone() for name, p in runs["f32"].saved(runs["f32"].master).items()}
     if starts:
         check_documents(case, runs["f64"], micro_batches[0][0])
     logits = logit_samples(runs, micro_batches[0], generator)

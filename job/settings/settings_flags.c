@@ -442,7 +442,7 @@ static sw_status check_train(const void *target) {
 void sw_settings_help_presets(FILE *to) {
     fputs("\nPresets:\n", to);
     for (int i = 0; sw_preset_at(i) != NULL; i++)
-        fprintf(to, "  %-12s %s\n", sw_preset_at(i)->name, sw_preset_at(i)->what);
+        fprintf(to, "  %-13s %s\n", sw_preset_at(i)->name, sw_preset_at(i)->what);
 }
 
 /* Prints a machine by its name and the sentences about it. */

@@ -50,7 +50,7 @@ static const struct wrapper {
 enum { WRAPPERS = sizeof wrappers / sizeof wrappers[0] };
 
 /* Parts of names that mark a file whose weights cannot be trained as they are. */
-enum sign_kind { ADAPTER, QUANTIZED, IN_FP8, IN_MXFP4, MULTIMODAL, VALUE_HEAD };
+enum sign_kind { ADAPTER, QUANTIZED, IN_FP8, IN_MXFP4, MULTIMODAL, VALUE_HEAD, JOINED_EXPERTS };
 static const struct sign {
     const char *part;
     enum sign_kind kind;
@@ -85,6 +85,8 @@ static const struct sign {
     {"_scales", IN_MXFP4, "MXFP4", true},
     {".codebooks", QUANTIZED, "AQLM", true},
     {".W_q", QUANTIZED, "HQQ", true},
+    {".experts.gate_up_proj", JOINED_EXPERTS, "", true},
+    {".experts.down_proj", JOINED_EXPERTS, "", true},
     {"vision_tower.", MULTIMODAL, "vision", false},
     {"vision_model.", MULTIMODAL, "vision", false},
     {"vision_encoder.", MULTIMODAL, "vision", false},
@@ -132,6 +134,12 @@ static sw_status fail_sign(const char *folder, const char *name, const struct si
             "the weights in %s are those of a multimodal model (%s: tensors such as '%s', %lld in all), and only "
             "models of text are supported: save only its language model with save_pretrained(), and give that folder",
             folder, sign->what, name, (long long)count);
+    case JOINED_EXPERTS:
+        return sw_fail(SW_ERR_UNSUPPORTED,
+                       "the weights in %s have all experts of a layer in one tensor ('%s', %lld in all), which is not "
+                       "supported: save the model with transformers' save_pretrained(), which writes a tensor for each "
+                       "expert unless save_original_format=False",
+                       folder, name, (long long)count);
     case VALUE_HEAD: break;
     }
     return sw_fail(SW_ERR_UNSUPPORTED,
@@ -359,6 +367,8 @@ struct sw_checkpoint {
     bool frozen_only; /* only frozen tensors are matched and read */
     bool quiet;       /* what is left out is not logged */
     struct sw_quantization quantization;
+    const char **known; /* the names of the model's tensors without the root, sorted; the units own them */
+    int64_t known_count;
     struct sw_stored_tensor **found; /* by unit and by tensor of the unit */
     int64_t *first_grain; /* first grain of each unit, counted over all units; count + 1 entries, the last is the number
                              of all grains */
@@ -390,27 +400,53 @@ static bool is_buffer(const char *name) {
     return false;
 }
 
+static int compare_texts(const void *a, const void *b) {
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Lists the names of the model's tensors. Mixtures of experts have tens of thousands, so they are searched, not walked.
+ */
+static sw_status list_known(struct sw_checkpoint *checkpoint, const char *folder) {
+    const struct sw_units *units = checkpoint->units;
+    int64_t count = 0;
+    for (int64_t u = 0; u < units->count; u++)
+        count += units->unit[u].tensor_count;
+    checkpoint->known = calloc((size_t)count, sizeof *checkpoint->known);
+    if (checkpoint->known == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to match the tensors of %s", folder);
+    for (int64_t u = 0; u < units->count; u++)
+        for (int64_t t = 0; t < units->unit[u].tensor_count; t++)
+            checkpoint->known[checkpoint->known_count++] =
+                checkpoint_names_bare(checkpoint->names, units->unit[u].tensor[t].name);
+    qsort(checkpoint->known, (size_t)count, sizeof *checkpoint->known, compare_texts);
+    return SW_OK;
+}
+
+static bool is_listed(const struct sw_checkpoint *checkpoint, const char *name) {
+    return bsearch(&name, checkpoint->known, (size_t)checkpoint->known_count, sizeof *checkpoint->known,
+                   compare_texts) != NULL;
+}
+
 /* Tells whether a name is that of a tensor of the model, or of its codes or scales. */
-static bool is_name_of(const struct sw_checkpoint *checkpoint, const char *name, const char *tensor) {
-    const size_t chars = strlen(tensor);
-    if (strncmp(name, tensor, chars) != 0)
-        return false;
-    bool same = name[chars] == '\0';
-    for (const char *const *ending = sw_quantization_endings(checkpoint->quantization.format); *ending != NULL;
-         ending++)
-        same = same || strcmp(name + chars, *ending) == 0;
-    return same;
+static bool is_of_model(const struct sw_checkpoint *checkpoint, const char *name) {
+    bool found = is_listed(checkpoint, name);
+    for (const char *const *ending = sw_quantization_endings(checkpoint->quantization.format);
+         !found && *ending != NULL; ending++) {
+        char tensor[SW_SAFETENSORS_NAME_CHARS];
+        const size_t chars = strlen(name), tail = strlen(*ending);
+        if (chars < tail || strcmp(name + chars - tail, *ending) != 0)
+            continue;
+        snprintf(tensor, sizeof tensor, "%.*s", (int)(chars - tail), name);
+        found = is_listed(checkpoint, tensor);
+    }
+    return found;
 }
 
 /* Tells whether a tensor of this name, given without the root, is expected: one of the model's, a buffer, or the second
  * copy of a tied table (check_tied_table). */
 static bool is_known(const struct sw_checkpoint *checkpoint, const char *name) {
-    const struct sw_units *units = checkpoint->units;
-    for (int64_t u = 0; u < units->count; u++)
-        for (int64_t t = 0; t < units->unit[u].tensor_count; t++)
-            if (is_name_of(checkpoint, name, checkpoint_names_bare(checkpoint->names, units->unit[u].tensor[t].name)))
-                return true;
-    return is_buffer(name) || (units->tied && strcmp(name, OUTPUT_TABLE) == 0);
+    return is_of_model(checkpoint, name) || is_buffer(name) ||
+           (checkpoint->units->tied && strcmp(name, OUTPUT_TABLE) == 0);
 }
 
 /* Returns the length of the first part of the names, dot included, if all tensors share it; else 0. */
@@ -583,6 +619,7 @@ static sw_status check_others(const struct sw_checkpoint *checkpoint, const char
 
 static sw_status match_all(struct sw_checkpoint *checkpoint, const char *folder) {
     const struct sw_units *units = checkpoint->units;
+    SW_TRY(list_known(checkpoint, folder));
     checkpoint->found = calloc((size_t)units->count, sizeof *checkpoint->found);
     if (checkpoint->found == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to match the tensors of %s", folder);
@@ -698,6 +735,7 @@ void sw_checkpoint_close(struct sw_checkpoint *checkpoint) {
         free(checkpoint->found[u]);
     }
     free(checkpoint->found);
+    free(checkpoint->known);
     free(checkpoint->first_grain);
     checkpoint_names_destroy(checkpoint->names);
     if (checkpoint->tensors != NULL)

@@ -58,6 +58,14 @@
         .rope = {.theta = 1000000.0, .truncate = true},                                                                \
     }
 
+/* Mixtral: two of eight experts for each token. */
+#define MIXTRAL(hidden_, layers_, heads_, ffn_, positions_)                                                            \
+    {                                                                                                                  \
+        .family = "mixtral", LLAMA_LIKE(32000, hidden_, layers_, heads_, 8, 0, positions_), .norm_epsilon = 1e-5,      \
+        .experts = 8, .chosen_experts = 2, .expert_ffn = (ffn_), .normalises_chosen = true,                            \
+        .rope = {.theta = 1000000.0, .truncate = true},                                                                \
+    }
+
 enum { GPT2_VOCAB = 50257, BYTE_VOCAB = 256, LLAMA_VOCAB = 128256, QWEN_VOCAB = 151936, QWEN_LARGE_VOCAB = 152064 };
 
 static const struct sw_preset presets[] = {
@@ -90,6 +98,28 @@ static const struct sw_preset presets[] = {
       LLAMA_LIKE(100352, 5120, 40, 40, 10, 17920, 16384),
       .norm_epsilon = 1e-5,
       .rope = {.theta = 250000.0, .truncate = true}}},
+    {"mixtral-8x7b", "46.7B parameters, 12.9B of them for each token, Mixtral 8x7B",
+     MIXTRAL(4096, 32, 32, 14336, 32768)},
+    {"mixtral-8x22b", "141B parameters, 39.2B of them for each token, Mixtral 8x22B",
+     MIXTRAL(6144, 56, 48, 16384, 65536)},
+    {"qwen3-30b-a3b",
+     "30.5B parameters, 3.35B of them for each token, Qwen3 30B-A3B",
+     {.family = "qwen3_moe",
+      LLAMA_SWITCHES,
+      .vocab = QWEN_VOCAB,
+      .hidden = 2048,
+      .layers = 48,
+      .heads = 32,
+      .kv_heads = 4,
+      .head_dim = 128,
+      .max_positions = 40960,
+      .norm_epsilon = 1e-6,
+      .qk_norm = true,
+      .experts = 128,
+      .chosen_experts = 8,
+      .expert_ffn = 768,
+      .normalises_chosen = true,
+      .rope = {.theta = 1000000.0, .truncate = true}}},
 };
 enum { PRESET_COUNT = sizeof presets / sizeof presets[0] };
 
@@ -199,6 +229,7 @@ static bool is_allowed(const struct sw_config_fixed *field, const json_t *value)
     switch (field->allowed) {
     case SW_ONLY_TRUE: return json_is_true(value);
     case SW_ONLY_FALSE: return json_is_false(value);
+    case SW_ONLY_ZERO: return json_is_number(value) && json_number_value(value) == 0.0;
     case SW_ONLY_ONE: return json_number_value(value) == 1.0;
     case SW_ONLY_FULL_ATTENTION: return all_full_attention(value);
     case SW_ONLY_EMPTY: break;
@@ -212,6 +243,7 @@ static sw_status refuse_fixed(const struct sw_family *family, const json_t *root
         [SW_ONLY_TRUE] = "true",
         [SW_ONLY_FALSE] = "false",
         [SW_ONLY_EMPTY] = "absent or empty",
+        [SW_ONLY_ZERO] = "0",
         [SW_ONLY_ONE] = "1",
         [SW_ONLY_FULL_ATTENTION] = "\"full_attention\" for each layer",
     };

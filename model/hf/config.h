@@ -51,7 +51,13 @@ struct sw_model_config {
     bool out_first;                           /* matrices are stored [out, in] */
     bool qkv_bias, projection_bias, mlp_bias; /* only families that have a choice set these */
     bool qk_norm;                             /* queries and keys are normalised, head by head */
-    int64_t window;                           /* tokens that a layer attends to, unless full_layers names it; 0: all */
+    bool joint_qk_norm;                       /* with qk_norm: all heads of a token at once, not head by head */
+    /* A mixture of experts: each token goes through the chosen_experts with the largest router logits, and their
+     * results are added, weighted by the softmax of all logits; ffn is 0 then. experts 0: the MLP is dense. */
+    int64_t experts, chosen_experts;
+    int64_t expert_ffn;     /* width of an expert's inner layer */
+    bool normalises_chosen; /* the weights of the chosen experts are divided by their sum */
+    int64_t window;         /* tokens that a layer attends to, unless full_layers names it; 0: all */
     uint64_t full_layers[SW_CONFIG_LAYER_WORDS]; /* one bit for each layer: the layer attends to all tokens */
     struct sw_rope rope;
 };

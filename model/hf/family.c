@@ -178,7 +178,8 @@ static sw_status read_scaling(json_t *object, const char *origin, struct sw_mode
 
 /* Read and write rotary positions: rope_theta and rope_scaling, or rope_parameters, in which newer versions put both.
  */
-static sw_status config_read_rope(const json_t *root, const char *origin, struct sw_model_config *out) {
+static sw_status config_read_rope(const struct sw_family *family, const json_t *root, const char *origin,
+                                  struct sw_model_config *out) {
     json_t *parameters = json_object_get(root, "rope_parameters"), *scaling = json_object_get(root, "rope_scaling");
     struct sw_rope *rope = &out->rope;
     parameters = json_is_null(parameters) ? NULL : parameters;
@@ -195,7 +196,7 @@ static sw_status config_read_rope(const json_t *root, const char *origin, struct
         return sw_fail(SW_ERR_ARG, "%s: 'rope_theta' is %g in one place and %g in another; they must be equal", origin,
                        outer_theta, rope->theta);
     if (rope->theta == 0.0)
-        rope->theta = DEFAULT_THETA;
+        rope->theta = family->absent_theta > 0.0 ? family->absent_theta : DEFAULT_THETA;
     if (rope->kind != SW_ROPE_YARN)
         return SW_OK;
     /* The bounds that yarn computes are logarithms to the base rope_theta. */
@@ -237,24 +238,30 @@ enum {
     DEFAULT_FULL_LAYERS = 28,
     QWEN3_HEAD_DIM = 128,
     MISTRAL_KV_HEADS = 8,
-    QWEN_KV_HEADS = 32
+    QWEN_KV_HEADS = 32,
+    QWEN3_MOE_KV_HEADS = 4
 };
+static const double MIXTRAL_THETA = 1e6;
 
 #define INTO(member) .offset = offsetof(struct sw_model_config, member)
 #define WHOLE(most) .kind = SW_FIELD_INT, .int_min = 1, .int_max = (most)
 #define FLAG .kind = SW_FIELD_BOOL
-#define SHARED_FIELDS                                                                                                  \
+#define FFN_WIDTH .kind = SW_FIELD_INT, .int_min = 1, .int_max = 4 * SW_CONFIG_MAX_WIDTH
+#define BODY_FIELDS                                                                                                    \
     {.name = "vocab_size", INTO(vocab), WHOLE(SW_CONFIG_MAX_VOCAB), .required = true},                                 \
         {.name = "hidden_size", INTO(hidden), WHOLE(SW_CONFIG_MAX_WIDTH), .required = true},                           \
         {.name = "num_hidden_layers", INTO(layers), WHOLE(SW_CONFIG_MAX_LAYERS), .required = true},                    \
         {.name = "num_attention_heads", INTO(heads), WHOLE(SW_CONFIG_MAX_WIDTH), .required = true},                    \
         {.name = "num_key_value_heads", INTO(kv_heads), WHOLE(SW_CONFIG_MAX_WIDTH)},                                   \
         {.name = "head_dim", INTO(head_dim), WHOLE(SW_CONFIG_MAX_WIDTH)},                                              \
-        {.name = "intermediate_size", INTO(ffn), WHOLE(4 * SW_CONFIG_MAX_WIDTH), .required = true},                    \
         {.name = "max_position_embeddings", INTO(max_positions), WHOLE(SW_CONFIG_MAX_POSITIONS), .required = true},    \
         {.name = "rms_norm_eps", INTO(norm_epsilon), .kind = SW_FIELD_REAL, .real_min = 1e-12, .real_max = 1},         \
         {.name = "initializer_range", INTO(init_std), .kind = SW_FIELD_REAL, .real_max = 1}, {                         \
         .name = "tie_word_embeddings", INTO(tied_embeddings), FLAG                                                     \
+    }
+#define SHARED_FIELDS                                                                                                  \
+    BODY_FIELDS, {                                                                                                     \
+        .name = "intermediate_size", INTO(ffn), FFN_WIDTH, .required = true                                            \
     }
 /* One field sets both biases. */
 #define ATTENTION_BIAS                                                                                                 \
@@ -266,6 +273,41 @@ static const struct sw_config_field llama_fields[] = {
     SHARED_FIELDS, ATTENTION_BIAS, {.name = "mlp_bias", INTO(mlp_bias), FLAG}, {0}};
 static const struct sw_config_field shared_fields[] = {SHARED_FIELDS, {0}};
 static const struct sw_config_field qwen3_fields[] = {SHARED_FIELDS, ATTENTION_BIAS, {0}};
+
+/* Versions of transformers differ in the name of the first field. Each family writes its own. */
+#define EXPERTS_FIELD(field) .name = (field), INTO(experts), WHOLE(SW_MOST_EXPERTS)
+#define CHOSEN_FIELD                                                                                                   \
+    { .name = "num_experts_per_tok", INTO(chosen_experts), WHOLE(SW_MOST_CHOSEN) }
+#define NORMALISED_FIELD                                                                                               \
+    { .name = "norm_topk_prob", INTO(normalises_chosen), FLAG }
+static const struct sw_config_field mixtral_fields[] = {
+    BODY_FIELDS,
+    {.name = "intermediate_size", INTO(expert_ffn), FFN_WIDTH, .required = true},
+    {EXPERTS_FIELD("num_local_experts")},
+    {EXPERTS_FIELD("num_experts"), .read_only = true},
+    CHOSEN_FIELD,
+    {0},
+};
+static const struct sw_config_field qwen3_moe_fields[] = {
+    BODY_FIELDS,
+    ATTENTION_BIAS,
+    {.name = "moe_intermediate_size", INTO(expert_ffn), FFN_WIDTH},
+    {EXPERTS_FIELD("num_local_experts"), .read_only = true},
+    {EXPERTS_FIELD("num_experts")},
+    CHOSEN_FIELD,
+    NORMALISED_FIELD,
+    {0},
+};
+static const struct sw_config_field olmoe_fields[] = {
+    BODY_FIELDS,
+    ATTENTION_BIAS,
+    {.name = "intermediate_size", INTO(expert_ffn), FFN_WIDTH, .required = true},
+    {EXPERTS_FIELD("num_local_experts"), .read_only = true},
+    {EXPERTS_FIELD("num_experts")},
+    CHOSEN_FIELD,
+    NORMALISED_FIELD,
+    {0},
+};
 
 static const struct sw_config_activation activations[] = {
     {"silu", SW_SILU},
@@ -290,6 +332,23 @@ static const struct sw_config_fixed fixed[] = {SHARED_FIXED, NO_OWN_CODE, {0}};
 /* Llama has no windows, so its list of layers may name only full attention. */
 static const struct sw_config_fixed llama_fixed[] = {
     SHARED_FIXED, NO_OWN_CODE, {"layer_types", SW_ONLY_FULL_ATTENTION}, {0}};
+/* output_router_logits adds a loss that balances the load of the experts, whose factor alone has no effect. */
+#define EXPERTS_FIXED                                                                                                  \
+    {"output_router_logits", SW_ONLY_FALSE}, {                                                                         \
+        "router_jitter_noise", SW_ONLY_ZERO                                                                            \
+    }
+static const struct sw_config_fixed mixtral_fixed[] = {SHARED_FIXED, NO_OWN_CODE, EXPERTS_FIXED, {0}};
+static const struct sw_config_fixed qwen3_moe_fixed[] = {
+    SHARED_FIXED,
+    NO_OWN_CODE,
+    EXPERTS_FIXED,
+    {"use_sliding_window", SW_ONLY_FALSE},
+    {"decoder_sparse_step", SW_ONLY_ONE},
+    {"mlp_only_layers", SW_ONLY_EMPTY},
+    {0},
+};
+static const struct sw_config_fixed olmoe_fixed[] = {
+    SHARED_FIXED, NO_OWN_CODE, EXPERTS_FIXED, {"clip_qkv", SW_ONLY_EMPTY}, {0}};
 static const struct sw_config_fixed phi3_fixed[] = {SHARED_FIXED, {"attention_bias", SW_ONLY_FALSE}, {0}};
 
 #define ROPE_NAMES "rope_theta", "rope_scaling", "rope_parameters"
@@ -299,6 +358,11 @@ static const char *const qwen_special[] = {ROPE_NAMES,          "sliding_window"
                                            "max_window_layers", "layer_types",    NULL};
 /* pretraining_tp only slices the same products. */
 static const char *const harmless[] = {"pretraining_tp", NULL};
+#define BALANCE "router_aux_loss_coef"
+static const char *const experts_harmless[] = {"pretraining_tp", BALANCE, NULL};
+/* No layer has the dense MLP that intermediate_size describes, and none slides. */
+static const char *const qwen3_moe_harmless[] = {BALANCE, "intermediate_size", "sliding_window", "max_window_layers",
+                                                 NULL};
 /* Only positions of type longrope, which are refused, use the length of the first training. The code that the first
  * folders of Phi-3 brought along is what transformers has now. */
 static const char *const phi3_harmless[] = {"original_max_position_embeddings", "auto_map", NULL};
@@ -325,7 +389,7 @@ static sw_status derive_heads(const struct sw_family *family, const json_t *root
 static sw_status derive_llama(const struct sw_family *family, const json_t *root, const char *origin,
                               struct sw_model_config *out) {
     SW_TRY(derive_heads(family, root, origin, out));
-    return config_read_rope(root, origin, out);
+    return config_read_rope(family, root, origin, out);
 }
 
 /* Reads the window. A missing field means the default of transformers, null means no window. */
@@ -337,6 +401,25 @@ static sw_status read_window(const json_t *root, const char *origin, int64_t *ou
         return SW_OK;
     return sw_fail(SW_ERR_ARG, "%s: 'sliding_window' is %s; it must be null or a whole number from 1", origin,
                    sw_config_show(value, shown));
+}
+
+/* Checks what the router chooses, and reads everything else as for Llama. */
+static sw_status derive_experts(const struct sw_family *family, const json_t *root, const char *origin,
+                                struct sw_model_config *out) {
+    const json_t *local = sw_config_field_of(root, "num_local_experts"), *all = sw_config_field_of(root, "num_experts");
+    if (local != NULL && all != NULL && json_integer_value(local) != json_integer_value(all))
+        return sw_fail(SW_ERR_ARG, "%s: 'num_local_experts' is %lld but 'num_experts' is %lld; they must be equal",
+                       origin, (long long)json_integer_value(local), (long long)json_integer_value(all));
+    if (out->chosen_experts > out->experts)
+        return sw_fail(SW_ERR_ARG, "%s: 'num_experts_per_tok' is %lld, and the model has %lld experts", origin,
+                       (long long)out->chosen_experts, (long long)out->experts);
+    return derive_llama(family, root, origin, out);
+}
+
+static sw_status derive_mixtral(const struct sw_family *family, const json_t *root, const char *origin,
+                                struct sw_model_config *out) {
+    SW_TRY(derive_experts(family, root, origin, out));
+    return json_object_get(root, "sliding_window") == NULL ? SW_OK : read_window(root, origin, &out->window);
 }
 
 static sw_status derive_mistral(const struct sw_family *family, const json_t *root, const char *origin,
@@ -438,6 +521,11 @@ static int write_phi3(json_t *root, const struct sw_model_config *config) {
     return write_mistral(root, config) || json_object_set_new(root, "pad_token_id", json_null());
 }
 
+/* Writes null for the token of padding, as for Phi-3. */
+static int write_olmoe(json_t *root, const struct sw_model_config *config) {
+    return write_llama(root, config) || json_object_set_new(root, "pad_token_id", json_null());
+}
+
 /* Writes the list of layers. Versions of transformers that do not know it use max_window_layers. */
 static int write_layer_types(json_t *root, const struct sw_model_config *config) {
     json_t *types = config->window == 0 ? NULL : json_array();
@@ -484,6 +572,37 @@ static const struct sw_tensor_names names = {
             [UP_BIAS] = {{.name = "mlp.gate_proj.bias", WHEN(mlp_bias)}, {.name = "mlp.up_proj.bias", WHEN(mlp_bias)}},
             [DOWN_WEIGHT] = {{.name = "mlp.down_proj.weight"}},
             [DOWN_BIAS] = {{.name = "mlp.down_proj.bias", WHEN(mlp_bias)}},
+        },
+};
+
+#define EXPERT_BLOCK_PIECES                                                                                            \
+    [NORM1_SCALE] = {{.name = "input_layernorm.weight"}},                                                              \
+    [QKV_WEIGHT] = {{.name = "self_attn.q_proj.weight"},                                                               \
+                    {.name = "self_attn.k_proj.weight"},                                                               \
+                    {.name = "self_attn.v_proj.weight"}},                                                              \
+    [PROJECTION_WEIGHT] = {{.name = "self_attn.o_proj.weight"}},                                                       \
+    [NORM2_SCALE] = {{.name = "post_attention_layernorm.weight"}}
+static const struct sw_tensor_names mixtral_names = {
+    SHARED_NAMES,
+    .expert = "block_sparse_moe.experts.",
+    .expert_matrix = {"w1.weight", "w3.weight", "w2.weight"},
+    .piece = {EXPERT_BLOCK_PIECES, [ROUTER] = {{.name = "block_sparse_moe.gate.weight"}}},
+};
+
+static const struct sw_tensor_names qwen3_moe_names = {
+    SHARED_NAMES,
+    .expert = "mlp.experts.",
+    .expert_matrix = {"gate_proj.weight", "up_proj.weight", "down_proj.weight"},
+    .piece =
+        {
+            EXPERT_BLOCK_PIECES,
+            [QKV_BIAS] = {{.name = "self_attn.q_proj.bias", WHEN(qkv_bias)},
+                          {.name = "self_attn.k_proj.bias", WHEN(qkv_bias)},
+                          {.name = "self_attn.v_proj.bias", WHEN(qkv_bias)}},
+            [Q_NORM] = {{.name = "self_attn.q_norm.weight", WHEN(qk_norm)}},
+            [K_NORM] = {{.name = "self_attn.k_norm.weight", WHEN(qk_norm)}},
+            [PROJECTION_BIAS] = {{.name = "self_attn.o_proj.bias", WHEN(projection_bias)}},
+            [ROUTER] = {{.name = "mlp.gate.weight"}},
         },
 };
 
@@ -576,6 +695,75 @@ const struct sw_family sw_phi3_family = {
     .derive = derive_phi3,
     .write = write_phi3,
     .names = &phi3_names,
+};
+
+/* Mixtures of experts. */
+
+const struct sw_family sw_mixtral_family = {
+    .name = "mixtral",
+    .title = "Mixtral",
+    .architecture = "MixtralForCausalLM",
+    .defaults = {.family = "mixtral",
+                 SHARED_FORM,
+                 .norm_epsilon = 1e-5,
+                 .experts = 8,
+                 .chosen_experts = 2,
+                 .normalises_chosen = true},
+    .absent_kv_heads = MISTRAL_KV_HEADS,
+    .absent_theta = MIXTRAL_THETA,
+    .fields = mixtral_fields,
+    .activation_field = "hidden_act",
+    .activations = activations,
+    .fixed = mixtral_fixed,
+    .special = mistral_special,
+    .harmless = experts_harmless,
+    .derive = derive_mixtral,
+    .write = write_mistral,
+    .names = &mixtral_names,
+};
+
+const struct sw_family sw_qwen3_moe_family = {
+    .name = "qwen3_moe",
+    .title = "Qwen3-MoE",
+    .architecture = "Qwen3MoeForCausalLM",
+    .defaults = {.family = "qwen3_moe",
+                 SHARED_DEFAULTS,
+                 .qk_norm = true,
+                 .experts = 128,
+                 .chosen_experts = 8,
+                 .expert_ffn = 768},
+    .absent_kv_heads = QWEN3_MOE_KV_HEADS,
+    .fields = qwen3_moe_fields,
+    .activation_field = "hidden_act",
+    .activations = activations,
+    .fixed = qwen3_moe_fixed,
+    .special = llama_special,
+    .harmless = qwen3_moe_harmless,
+    .derive = derive_experts,
+    .write = write_llama,
+    .names = &qwen3_moe_names,
+};
+
+const struct sw_family sw_olmoe_family = {
+    .name = "olmoe",
+    .title = "OLMoE",
+    .architecture = "OlmoeForCausalLM",
+    .defaults = {.family = "olmoe",
+                 SHARED_FORM,
+                 .norm_epsilon = 1e-5,
+                 .qk_norm = true,
+                 .joint_qk_norm = true,
+                 .experts = 64,
+                 .chosen_experts = 8},
+    .fields = olmoe_fields,
+    .activation_field = "hidden_act",
+    .activations = activations,
+    .fixed = olmoe_fixed,
+    .special = llama_special,
+    .harmless = experts_harmless,
+    .derive = derive_experts,
+    .write = write_olmoe,
+    .names = &qwen3_moe_names,
 };
 
 /* GPT-2: LayerNorm, learned positions, one fused matrix of queries, keys and values, matrices stored [in, out]. */
@@ -695,8 +883,9 @@ const struct sw_family sw_gpt2_family = {
     .names = &gpt2_names,
 };
 
-static const struct sw_family *const families[] = {&sw_gpt2_family,  &sw_llama_family, &sw_mistral_family,
-                                                   &sw_qwen2_family, &sw_qwen3_family, &sw_phi3_family};
+static const struct sw_family *const families[] = {&sw_gpt2_family,    &sw_llama_family,     &sw_mistral_family,
+                                                   &sw_qwen2_family,   &sw_qwen3_family,     &sw_phi3_family,
+                                                   &sw_mixtral_family, &sw_qwen3_moe_family, &sw_olmoe_family};
 
 const struct sw_family *sw_family_find(const char *name) {
     for (size_t i = 0; i < sizeof families / sizeof families[0]; i++)
@@ -706,7 +895,7 @@ const struct sw_family *sw_family_find(const char *name) {
 }
 
 const char *sw_family_names(void) {
-    return "gpt2, llama, mistral, qwen2, qwen3, phi3";
+    return "gpt2, llama, mistral, qwen2, qwen3, phi3, mixtral, qwen3_moe, olmoe";
 }
 
 const char *const sw_dropout_fields[] = {"attention_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", NULL};
@@ -781,8 +970,20 @@ int sw_block_pieces(const struct sw_model_config *config, enum sw_block_tensor t
     assert(family != NULL);
     const struct sw_tensor_piece *piece = family->names->piece[tensor];
     int count = 0;
+    if (tensor == EXPERTS)
+        return EXPERT_MATRICES * (int)config->experts;
     while (count < SW_MOST_PIECES && piece[count].name != NULL &&
            (piece[count].when == 0 || *(const bool *)((const char *)config + piece[count].when)))
         count++;
     return count;
+}
+
+void sw_block_piece_name(const struct sw_model_config *config, int64_t layer, enum sw_block_tensor tensor, int piece,
+                         char *out, size_t out_bytes) {
+    const struct sw_tensor_names *all = sw_family_find(config->family)->names;
+    if (tensor == EXPERTS)
+        snprintf(out, out_bytes, "%s%lld.%s%d.%s", all->block, (long long)layer, all->expert, piece / EXPERT_MATRICES,
+                 all->expert_matrix[piece % EXPERT_MATRICES]);
+    else
+        snprintf(out, out_bytes, "%s%lld.%s", all->block, (long long)layer, all->piece[tensor][piece].name);
 }

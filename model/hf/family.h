@@ -25,7 +25,7 @@ struct sw_config_field {
  * entries are all "full_attention". */
 struct sw_config_fixed {
     const char *name;
-    enum { SW_ONLY_TRUE, SW_ONLY_FALSE, SW_ONLY_EMPTY, SW_ONLY_ONE, SW_ONLY_FULL_ATTENTION } allowed;
+    enum { SW_ONLY_TRUE, SW_ONLY_FALSE, SW_ONLY_EMPTY, SW_ONLY_ZERO, SW_ONLY_ONE, SW_ONLY_FULL_ATTENTION } allowed;
 };
 
 /* A name of an activation. If several names mean the same activation, the first is written. */
@@ -46,12 +46,18 @@ enum sw_block_tensor {
     PROJECTION_BIAS,
     NORM2_SCALE,
     NORM2_BIAS,
+    ROUTER,
     UP_WEIGHT,
     UP_BIAS,
     DOWN_WEIGHT,
     DOWN_BIAS,
+    EXPERTS,
     BLOCK_TENSORS
 };
+
+/* Matrices of an expert, in the order of the unit: all three of an expert come before those of the next, so that the
+ * experts' matrices of one kind are the same distance apart. */
+enum sw_expert_matrix { EXPERT_GATE, EXPERT_UP, EXPERT_DOWN, EXPERT_MATRICES };
 
 /* The checkpoint's name of a tensor, or of one of the pieces that make it up (queries, keys and values; gates and
  * values of the inner layer). `when` is the offset of a bool in struct sw_model_config: the piece exists only if that
@@ -65,7 +71,10 @@ enum { SW_MOST_PIECES = 3 };
 struct sw_tensor_names {
     const char *token_table, *position_table, *final_norm_scale, *final_norm_bias, *output_table;
     const char *block; /* the text before the layer's number, such as "model.layers." */
-    struct sw_tensor_piece piece[BLOCK_TENSORS][SW_MOST_PIECES];
+    const char
+        *expert; /* the text before an expert's number, such as "mlp.experts."; NULL: the family has no experts */
+    const char *expert_matrix[EXPERT_MATRICES];                  /* the text behind that number and a dot */
+    struct sw_tensor_piece piece[BLOCK_TENSORS][SW_MOST_PIECES]; /* without EXPERTS */
 };
 
 struct sw_family {
@@ -74,6 +83,7 @@ struct sw_family {
     const char *architecture;
     struct sw_model_config defaults;
     int64_t absent_kv_heads; /* key-value heads if the field is missing; 0: as many as heads */
+    double absent_theta;     /* rope_theta if the field is missing; 0: 10,000 */
     const struct sw_config_field *fields;
     const char *activation_field;
     const struct sw_config_activation *activations;
@@ -92,8 +102,11 @@ const struct sw_family *sw_family_find(const char *name);
 /* Returns the names of all families: "gpt2, llama, ...". */
 const char *sw_family_names(void);
 /* Returns how many checkpoint tensors make up a tensor of the block in this configuration; 0: the model does not have
- * it. */
+ * it. EXPERTS has EXPERT_MATRICES of each expert. */
 int sw_block_pieces(const struct sw_model_config *config, enum sw_block_tensor tensor);
+/* Writes the checkpoint's name of a piece of a layer's tensor. */
+void sw_block_piece_name(const struct sw_model_config *config, int64_t layer, enum sw_block_tensor tensor, int piece,
+                         char *out, size_t out_bytes);
 /* Names of fields that never change what is trained; each list ends with NULL. A log line says that the passed-over
  * fields, which other programs write, have no effect. */
 extern const char *const sw_harmless_fields[], *const sw_passed_over_fields[];
@@ -113,6 +126,6 @@ enum { SW_SHOWN_CHARS = 48 };
 const char *sw_config_show(const json_t *value, char buffer[SW_SHOWN_CHARS]);
 
 extern const struct sw_family sw_gpt2_family, sw_llama_family, sw_mistral_family, sw_qwen2_family, sw_qwen3_family,
-    sw_phi3_family;
+    sw_phi3_family, sw_mixtral_family, sw_qwen3_moe_family, sw_olmoe_family;
 
 #endif

@@ -69,6 +69,24 @@ static void relatives_differ_as_they_do(void **state) {
     assert_true(sw_config_window(&c, 0) == 8 && sw_config_window(&c, 1) == 0 && sw_config_window(&c, 3) == 8);
 }
 
+/* Both names of the number of experts, and the width of the family's experts. */
+static void mixtures_of_experts_are_read(void **state) {
+    (void)state;
+    struct sw_model_config c = parse(MODEL("mixtral", ", \"num_local_experts\": 5, \"router_aux_loss_coef\": 0.02,"
+                                                      "\"output_router_logits\": false, \"router_jitter_noise\": 0.0"));
+    assert_true(c.experts == 5 && c.chosen_experts == 2 && c.expert_ffn == 80 && c.ffn == 0 && c.normalises_chosen);
+    assert_true(c.rope.theta == 1e6 && c.window == 0 && !c.qk_norm && c.norm_epsilon == 1e-5);
+    c = parse(MODEL("qwen3_moe", ", \"num_experts\": 6, \"num_experts_per_tok\": 3, \"moe_intermediate_size\": 20,"
+                                 "\"norm_topk_prob\": true, \"mlp_only_layers\": [], \"decoder_sparse_step\": 1,"
+                                 "\"use_sliding_window\": false, \"max_window_layers\": 48, \"head_dim\": 12"));
+    assert_true(c.experts == 6 && c.chosen_experts == 3 && c.expert_ffn == 20 && c.ffn == 0 && c.normalises_chosen);
+    assert_true(c.qk_norm && !c.joint_qk_norm && c.rope.theta == 1e4);
+    c = parse(MODEL("qwen3_moe", ", \"num_local_experts\": 32, \"num_experts\": 32"));
+    assert_true(c.experts == 32 && c.chosen_experts == 8 && c.expert_ffn == 768 && !c.normalises_chosen);
+    c = parse(MODEL("olmoe", ", \"clip_qkv\": null"));
+    assert_true(c.experts == 64 && c.chosen_experts == 8 && c.expert_ffn == 80 && c.joint_qk_norm && c.qk_norm);
+}
+
 /* Downloads of SmolLM2 and of converters have these, and none changes what is trained. */
 static void fields_without_effect_are_passed_over(void **state) {
     (void)state;
@@ -167,6 +185,20 @@ static const struct {
     {MODEL("qwen2", LAYERS(FULL, FULL, FULL, SLIDING)), SW_ERR_ARG, "no sliding window is used"},
     {MODEL("qwen2", ", \"use_sliding_window\": true, \"sliding_window\": null" LAYERS(FULL, SLIDING, FULL, FULL)),
      SW_ERR_ARG, "no sliding window is used"},
+    {MODEL("mixtral", ", \"num_local_experts\": 1025"), SW_ERR_ARG, "a whole number from 1 to 1024"},
+    {MODEL("mixtral", ", \"num_local_experts\": 0"), SW_ERR_ARG, "'num_local_experts' is 0"},
+    {MODEL("mixtral", ", \"num_experts_per_tok\": 33"), SW_ERR_ARG, "a whole number from 1 to 32"},
+    {MODEL("mixtral", ", \"num_experts_per_tok\": 9"), SW_ERR_ARG,
+     "'num_experts_per_tok' is 9, and the model has 8 experts"},
+    {MODEL("mixtral", ", \"num_local_experts\": 4, \"num_experts\": 5"), SW_ERR_ARG, "they must be equal"},
+    {MODEL("mixtral", ", \"output_router_logits\": true"), SW_ERR_UNSUPPORTED, "'output_router_logits' is true"},
+    {MODEL("mixtral", ", \"router_jitter_noise\": 0.1"), SW_ERR_UNSUPPORTED, "'router_jitter_noise' is 0.1"},
+    {MODEL("qwen3_moe", ", \"decoder_sparse_step\": 2"), SW_ERR_UNSUPPORTED, "'decoder_sparse_step' is 2"},
+    {MODEL("qwen3_moe", ", \"mlp_only_layers\": [0]"), SW_ERR_UNSUPPORTED, "'mlp_only_layers' is [0]"},
+    {MODEL("qwen3_moe", ", \"use_sliding_window\": true"), SW_ERR_UNSUPPORTED, "'use_sliding_window' is true"},
+    {MODEL("qwen3_moe", ", \"moe_intermediate_size\": 0"), SW_ERR_ARG, "'moe_intermediate_size' is 0"},
+    {MODEL("qwen3_moe", ", \"shared_expert_intermediate_size\": 8"), SW_ERR_UNSUPPORTED, "is not known for qwen3_moe"},
+    {MODEL("olmoe", ", \"clip_qkv\": 8.0"), SW_ERR_UNSUPPORTED, "'clip_qkv' is 8"},
     {MODEL("qwen2", LAYERS(FULL, "linear_attention", FULL, FULL)), SW_ERR_UNSUPPORTED, "for layer 1"},
 };
 
@@ -195,6 +227,11 @@ static void assert_round_trip(const struct sw_model_config *config) {
     assert_int_equal(back.projection_bias, config->projection_bias);
     assert_int_equal(back.mlp_bias, config->mlp_bias);
     assert_int_equal(back.qk_norm, config->qk_norm);
+    assert_int_equal(back.joint_qk_norm, config->joint_qk_norm);
+    assert_int_equal(back.experts, config->experts);
+    assert_int_equal(back.chosen_experts, config->chosen_experts);
+    assert_int_equal(back.expert_ffn, config->expert_ffn);
+    assert_int_equal(back.normalises_chosen, config->normalises_chosen);
     assert_int_equal(back.gated, config->gated);
     assert_int_equal(back.out_first, config->out_first);
     assert_int_equal(back.rope.kind, config->rope.kind);
@@ -209,8 +246,8 @@ static void assert_round_trip(const struct sw_model_config *config) {
     free(again);
 }
 
-static const char *const golden[] = {"llama-a", "llama-b", "llama-long", "mistral-a",
-                                     "qwen2-a", "qwen3-a", "qwen3-b",    "phi3-a"};
+static const char *const golden[] = {"llama-a", "llama-b", "llama-long", "mistral-a",   "qwen2-a", "qwen3-a",
+                                     "qwen3-b", "phi3-a",  "mixtral-a",  "qwen3-moe-a", "olmoe-a"};
 enum { GOLDEN = sizeof golden / sizeof golden[0], FILE_BYTES = 1 << 20 };
 
 static const char *golden_folder(int i, char path[SUPPORT_PATH_CHARS]) {
@@ -246,11 +283,12 @@ static void presets_have_their_parameters(void **state) {
         const char *name;
         int64_t parameters;
     } expected[] = {
-        {"llama-1b", INT64_C(1235814400)},     {"llama-8b", INT64_C(8030261248)},
-        {"llama-70b", INT64_C(70553706496)},   {"qwen2.5-0.5b", INT64_C(494032768)},
-        {"qwen2.5-1.5b", INT64_C(1543714304)}, {"qwen2.5-3b", INT64_C(3085938688)},
-        {"qwen2.5-7b", INT64_C(7615616512)},   {"qwen2.5-14b", INT64_C(14770033664)},
-        {"phi-4", INT64_C(14659507200)},
+        {"llama-1b", INT64_C(1235814400)},        {"llama-8b", INT64_C(8030261248)},
+        {"llama-70b", INT64_C(70553706496)},      {"qwen2.5-0.5b", INT64_C(494032768)},
+        {"qwen2.5-1.5b", INT64_C(1543714304)},    {"qwen2.5-3b", INT64_C(3085938688)},
+        {"qwen2.5-7b", INT64_C(7615616512)},      {"qwen2.5-14b", INT64_C(14770033664)},
+        {"phi-4", INT64_C(14659507200)},          {"mixtral-8x7b", INT64_C(46702792704)},
+        {"mixtral-8x22b", INT64_C(140620634112)}, {"qwen3-30b-a3b", INT64_C(30532122624)},
     };
     for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++) {
         struct sw_model_config config;
@@ -382,6 +420,47 @@ static void fused_matrices_are_not_cut(void **state) {
                            "--tensor 2 is not supported for phi3", "ranks");
 }
 
+static void blocks_with_experts_are_not_cut(void **state) {
+    (void)state;
+    const struct sw_model_config config = parse(MODEL("mixtral", ""));
+    struct sw_units *units;
+    support_expect_failure(sw_model_units(&config, 2, SW_OPTIMIZER_FP32, NULL, &units), SW_ERR_UNSUPPORTED,
+                           "--tiles 2 is not supported for mixtral, whose blocks have experts", "tiles");
+    support_expect_failure(sw_model_rank_units(&config, 2, 0, 1, SW_OPTIMIZER_FP32, NULL, &units), SW_ERR_UNSUPPORTED,
+                           "--tensor 2 is not supported for mixtral, whose blocks have experts", "ranks");
+}
+
+/* One grouped product takes all experts' matrices of one kind; gate and up are one matrix. Frozen experts lie apart, in
+ * a run of their own. */
+static void experts_lie_at_one_stride(void **state) {
+    (void)state;
+    struct sw_model_config config = parse(MODEL("mixtral", ""));
+    const struct sw_tuning tuning = {.freeze = "*.experts.[2-3].*"};
+    struct sw_units *units;
+    config.expert_ffn = 81; /* a matrix of 81·48 elements ends between two multiples of the alignment */
+    for (int freeze = 0; freeze < 2; freeze++) {
+        support_expect_ok(sw_model_units(&config, 1, SW_OPTIMIZER_8BIT, freeze ? &tuning : NULL, &units), "units");
+        const struct sw_unit *unit = &units->unit[1];
+        const struct sw_tensor *first = sw_unit_find(unit, "model.layers.0.block_sparse_moe.experts.0.w1.weight");
+        assert_non_null(first);
+        assert_int_equal(first - unit->tensor + EXPERT_MATRICES * config.experts, unit->tensor_count);
+        const int64_t stride = first[EXPERT_MATRICES].offset - first->offset;
+        for (int64_t e = 0; e < config.experts; e++) {
+            const struct sw_tensor *of = &first[EXPERT_MATRICES * e];
+            assert_int_equal(of[EXPERT_UP].offset, of->offset + of->elems);
+            assert_int_equal(of->offset % SW_TENSOR_ALIGN_ELEMS, 0);
+            assert_int_equal(of[EXPERT_DOWN].offset % SW_TENSOR_ALIGN_ELEMS, 0);
+            if (!freeze)
+                assert_int_equal(of->offset, first->offset + e * stride);
+            else if (e >= 2 && e < 4)
+                assert_true(of->frozen && of->offset < unit->trained_grain * SW_GRAIN_ELEMS);
+            else
+                assert_int_equal(of->offset, first->offset + (e < 2 ? e : e - 2) * stride);
+        }
+        sw_units_destroy(units);
+    }
+}
+
 /* Frequencies of a llama3 scaling: short waves stay, long ones are slowed by the factor, and between them it is
  * neither.
  */
@@ -416,6 +495,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_llama_is_read),
         cmocka_unit_test(relatives_differ_as_they_do),
+        cmocka_unit_test(mixtures_of_experts_are_read),
         cmocka_unit_test(fields_without_effect_are_passed_over),
         cmocka_unit_test(absent_key_value_heads_are_the_family_s),
         cmocka_unit_test(rotary_scalings_are_read),
@@ -426,6 +506,8 @@ int main(void) {
         cmocka_unit_test(parts_of_a_product_lie_together),
         cmocka_unit_test(shared_norms_refuse_tiles),
         cmocka_unit_test(fused_matrices_are_not_cut),
+        cmocka_unit_test(blocks_with_experts_are_not_cut),
+        cmocka_unit_test(experts_lie_at_one_stride),
         cmocka_unit_test(frequencies_are_scaled),
     };
     return cmocka_run_group_tests_name("train families", tests, NULL, NULL);

@@ -90,15 +90,43 @@ def make_data(vocab, seq, seed, path):
     return torch.tensor(numpy.stack([tokens[w * seq:(w + 1) * seq + 1] for w in range(WINDOWS)]))
 
 
+EXPERT_MATRICES = {"mixtral": ("w1", "w3", "w2")}
+
+
+def as_saved(config, tensors):
+    """Names tensors as a checkpoint does: transformers keeps the matrices of all experts of a layer in two tensors."""
+    gate, up, down = EXPERT_MATRICES.get(config.model_type, ("gate_proj", "up_proj", "down_proj"))
+    mlp = "block_sparse_moe" if config.model_type == "mixtral" else "mlp"
+    saved = {}
+    for name, tensor in tensors.items():
+        block, _, matrix = name.partition(".mlp.experts.")
+        for expert in range(len(tensor) if matrix else 0):
+            parts = tensor[expert].chunk(2) if matrix == "gate_up_proj" else (tensor[expert],)
+            for part, end in zip(parts, (gate, up) if len(parts) == 2 else (down,)):
+                saved[f"{block}.{mlp}.experts.{expert}.{end}.weight"] = part
+        if not matrix:
+            saved[name.replace(".mlp.gate.", f".{mlp}.gate.")] = tensor
+    return saved
+
+
 class Torch:
     """Trains with fp32 masters in a compute type; all in fp64 for fp64."""
 
     def __init__(self, folder, dtype):
-        self.model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        # Eager, as grouped products of experts do not exist in fp64.
+        self.model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32,
+                                                                       experts_implementation="eager").eval()
         self.master_type = torch.float64 if dtype == torch.float64 else torch.float32
         self.master = {name: p.detach().to(self.master_type).clone() for name, p in self.model.named_parameters()}
+        self.config = self.model.config
         self.model.to(dtype)
         self.compute = dict(self.model.named_parameters())
+
+    def saved(self):
+        return as_saved(self.config, {name: p.detach() for name, p in self.master.items()})
+
+    def saved_gradients(self):
+        return as_saved(self.config, {name: p.grad for name, p in self.master.items()})
 
     def logits(self, tokens):
         with torch.no_grad():
@@ -166,7 +194,9 @@ def distance(found, wanted, scale):
 
 
 def gradient_errors(found, wanted):
-    return [((found[n].double() - g.double()).norm() / g.double().norm()).item() for n, g in wanted.items()]
+    """An expert without tokens has no gradient, to the bit."""
+    return [((found[n].double() - g.double()).norm() / (g.double().norm() if g.any() else 1e-30)).item()
+            for n, g in wanted.items()]
 
 
 def compare_gradients(judge, arguments, folder, data, tokens, out):
@@ -178,7 +208,7 @@ def compare_gradients(judge, arguments, folder, data, tokens, out):
     grads = {}
     for dtype, run in runs.items():
         run.gradients(tokens)
-        grads[dtype] = {name: p.grad for name, p in run.master.items()}
+        grads[dtype] = run.saved_gradients()
     taken = {name: (before[name].double() - after[name].double()) / PROBE_LR for name in grads[torch.float32]}
     found = {name: change / (1.0 - change.abs()) for name, change in taken.items()}
     judge.take("one step", "gradients", gradient_errors(found, grads[torch.float32]), GRADIENT,
@@ -196,8 +226,8 @@ def compare_training(judge, arguments, folder, data, tokens, out):
                relative(results[torch.bfloat16][0], losses))
     judge.take(stage, "gradient norm", relative([line["grad_norm"] for line in log], norms), NORM,
                relative(results[torch.bfloat16][1], norms))
-    wanted, exact, bf16 = (runs[dtype].master for dtype in TYPES)
-    moved = {name: tensor.detach() - before[name] for name, tensor in wanted.items()}
+    wanted, exact, bf16 = (runs[dtype].saved() for dtype in TYPES)
+    moved = {name: tensor - before[name] for name, tensor in wanted.items()}
     judge.take(stage, "weights", [distance(load_tensors(export), wanted, moved)], WEIGHTS,
                [distance(bf16, wanted, moved)], distance(exact, wanted, moved))
     compare_export(judge, tokens, export, runs)

@@ -433,8 +433,12 @@ static void b_in_bf16_in_tiles(void **state) {
 static const struct {
     const char *name;
     int64_t tiles;
-} families[] = {{"llama-a", 4}, {"llama-b", 2}, {"llama-long", 1}, {"mistral-a", 2},      {"qwen2-a", 2},
-                {"qwen3-a", 1}, {"qwen3-b", 1}, {"phi3-a", 1},     {"gpt2-documents", 2}, {"mistral-documents", 2}};
+    bool experts;
+} families[] = {{"llama-a", 4, false},          {"llama-b", 2, false}, {"llama-long", 1, false},
+                {"mistral-a", 2, false},        {"qwen2-a", 2, false}, {"qwen3-a", 1, false},
+                {"qwen3-b", 1, false},          {"phi3-a", 1, false},  {"mixtral-a", 1, true},
+                {"qwen3-moe-a", 1, true},       {"olmoe-a", 1, true},  {"gpt2-documents", 2, false},
+                {"mistral-documents", 2, false}};
 
 static void families_in_fp32(void **state) {
     (void)state;
@@ -442,10 +446,13 @@ static void families_in_fp32(void **state) {
         compare(families[i].name, SW_F32, 1, "grads=host,optimizer=host", NULL);
 }
 
+/* With experts a rounding error in bf16 sends a token to other experts, here and in PyTorch, and not the same tokens.
+ * The errors of two runs are then no bound of each other; live.py compares averages over seeds. */
 static void families_in_bf16(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof families / sizeof families[0]; i++)
-        compare(families[i].name, SW_BF16, 1, "grads=device,optimizer=host", NULL);
+        if (!families[i].experts)
+            compare(families[i].name, SW_BF16, 1, "grads=device,optimizer=host", NULL);
 }
 
 static void families_on_nvme_in_tiles(void **state) {

@@ -1,0 +1,249 @@
+/* The MLP of a mixture of experts, forward and backward: a router chooses some experts for each token, and the token's
+ * row goes through each of them (Shazeer et al., arXiv 1701.06538).
+ *
+ * The rows of all (token, expert) pairs are sorted by expert, so one grouped product multiplies the rows of every
+ * expert by that expert's matrix. How many rows an expert has is known on the device only: areas have room for all
+ * pairs, which is exact in total, and no plan depends on the routing.
+ *
+ * A weight scales an expert's activated values, not its result. The value is the same, and the gradient of the weight
+ * then needs the activated values and not the result of another product.
+ *
+ * Sorted inputs and activated values are computed again in the backward pass, whatever the plan keeps: they cost only
+ * memory traffic, and take chosen_experts times the memory of a dense block's. */
+#include "core/size.h"
+#include "model/model_private.h"
+
+int64_t sw_experts_pairs(const struct sw_model *model) {
+    return model->rows * model->config.chosen_experts;
+}
+
+/* A run of experts whose matrices of one kind are the same distance apart in the unit, and are all trained or all
+ * frozen. Freezing some experts of a unit moves them away from the others. */
+struct expert_run {
+    int64_t first, count;
+    int tensor;     /* the matrix of the first expert, in the unit */
+    int64_t stride; /* elements from one expert's matrix to the next */
+};
+
+/* Returns the longest run that begins with expert `first`. matrix: EXPERT_GATE, with which EXPERT_UP is joined, or
+ * EXPERT_DOWN. */
+static struct expert_run run_at(const struct sw_model *model, int64_t unit, enum sw_expert_matrix matrix,
+                                int64_t first) {
+    const struct sw_tensor *tensor = model->units->unit[unit].tensor;
+    const int base = sw_block_tensor_in(model, unit, EXPERTS) + (int)matrix;
+    const int64_t experts = model->config.experts;
+    struct expert_run run = {.first = first, .count = 1, .tensor = base + EXPERT_MATRICES * (int)first};
+    const struct sw_tensor *begin = &tensor[run.tensor];
+    run.stride = first + 1 < experts ? begin[EXPERT_MATRICES].offset - begin->offset : 0;
+    while (first + run.count < experts) {
+        const struct sw_tensor *next = &begin[EXPERT_MATRICES * run.count];
+        if (next->offset != begin->offset + run.count * run.stride || next->frozen != begin->frozen)
+            break;
+        run.count++;
+    }
+    return run;
+}
+
+/* The products of an expert's matrix. */
+enum pass { FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, PASSES };
+
+/* Returns the shape of a product for a run of experts. */
+static struct sw_grouped_gemm product_of(const struct sw_model *model, enum sw_expert_matrix matrix, enum pass pass,
+                                         const struct expert_run *run) {
+    const struct sw_model_config *c = &model->config;
+    const bool down = matrix == EXPERT_DOWN;
+    const int64_t in = down ? c->expert_ffn : c->hidden, out = down ? c->hidden : 2 * c->expert_ffn;
+    const sw_dtype type = model->shape.type;
+    return (struct sw_grouped_gemm){.experts = run->count,
+                                    .rows = sw_experts_pairs(model),
+                                    .n = pass == INPUT_GRADIENT ? in : out,
+                                    .k = pass == INPUT_GRADIENT ? out : in,
+                                    .weight_gradient = pass == WEIGHT_GRADIENT,
+                                    .transpose_b = pass == FORWARD,
+                                    .in = type,
+                                    .out = pass == WEIGHT_GRADIENT ? SW_F32 : type,
+                                    .matrix_stride = run->count > 1 ? run->stride : in * out};
+}
+
+static sw_status prepare_unit(struct sw_model *model, int64_t unit, enum sw_expert_matrix matrix) {
+    struct expert_run run = {0};
+    for (int64_t first = 0; first < model->config.experts; first += run.count) {
+        run = run_at(model, unit, matrix, first);
+        for (int pass = FORWARD; pass < (model->shape.forward_only ? INPUT_GRADIENT : PASSES); pass++) {
+            const struct sw_grouped_gemm shape = product_of(model, matrix, (enum pass)pass, &run);
+            int64_t bytes;
+            SW_TRY(sw_device_prepare_grouped_gemm(model->device, &shape, &bytes));
+            model->scratch_bytes = sw_max_i64(model->scratch_bytes, bytes);
+        }
+    }
+    return SW_OK;
+}
+
+static sw_status prepare_router(struct sw_model *model) {
+    const int64_t rows = model->rows, experts = model->config.experts, hidden = model->config.hidden;
+    const sw_dtype type = model->shape.type;
+    model->routing = (struct sw_routing){.rows = rows,
+                                         .experts = experts,
+                                         .chosen = model->config.chosen_experts,
+                                         .softmax_first = true,
+                                         .normalised = model->config.normalises_chosen};
+    model->router = (struct linear){
+        .forward = {.m = rows, .n = experts, .k = hidden, .transpose_b = true, .in = type, .out = type},
+        .input_gradient = {.m = rows, .n = hidden, .k = experts, .in = type, .out = type},
+        .weight_gradient =
+            {.m = experts, .n = hidden, .k = rows, .transpose_a = true, .accumulate = true, .in = type, .out = SW_F32},
+    };
+    SW_TRY(sw_model_prepare_product(model, &model->router.forward));
+    SW_TRY(sw_model_prepare_product(model, &model->router.input_gradient));
+    return sw_model_prepare_product(model, &model->router.weight_gradient);
+}
+
+sw_status sw_experts_prepare(struct sw_model *model) {
+    if (model->config.experts == 0)
+        return SW_OK;
+    SW_TRY(prepare_router(model));
+    for (int64_t u = 1; u + 1 < model->units->count; u++) {
+        SW_TRY(prepare_unit(model, u, EXPERT_GATE));
+        SW_TRY(prepare_unit(model, u, EXPERT_DOWN));
+    }
+    return SW_OK;
+}
+
+/* Multiplies the rows of each expert by its matrix, or in the gradient of the input by the transposed matrix. */
+static sw_status multiply(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
+                          enum sw_expert_matrix matrix, enum pass pass, const void *x, void *y) {
+    struct expert_run run = {0};
+    for (int64_t first = 0; first < model->config.experts; first += run.count) {
+        run = run_at(model, call->unit, matrix, first);
+        const struct sw_grouped_gemm shape = product_of(model, matrix, pass, &run);
+        SW_TRY(sw_grouped_gemm(call->stream, .shape = &shape, .offset = s->expert_offset + first, .a = x,
+                               .b = tensor_at(model, call, run.tensor), .c = y,
+                               .scratch = area_at(call->work, model->work.scratch)));
+    }
+    return SW_OK;
+}
+
+/* Adds the gradients of the experts' matrices of one kind that are trained. */
+static sw_status weight_gradient(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
+                                 enum sw_expert_matrix matrix, const void *x, const void *dy) {
+    struct expert_run run = {0};
+    for (int64_t first = 0; first < model->config.experts; first += run.count) {
+        run = run_at(model, call->unit, matrix, first);
+        const struct sw_grouped_gemm shape = product_of(model, matrix, WEIGHT_GRADIENT, &run);
+        float *acc = acc_at(model, call, run.tensor);
+        if (acc != NULL)
+            SW_TRY(sw_grouped_gemm(call->stream, .shape = &shape, .offset = s->expert_offset + first, .a = dy, .b = x,
+                                   .c = acc, .scratch = area_at(call->work, model->work.scratch)));
+    }
+    return SW_OK;
+}
+
+/* Copies each token's row to the places of its pairs, in the work area. */
+static sw_status sort_rows(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
+                           const void *x, void **out) {
+    *out = area_at(call->work, model->work.expert_rows);
+    return sw_permute_rows(call->stream, .type = model->shape.type, .rows = model->rows, .cols = model->config.hidden,
+                           .chosen = model->config.chosen_experts, .source = s->expert_source, .x = x, .y = *out);
+}
+
+/* Adds the rows of each token's pairs up, to `addend`. */
+static sw_status add_rows(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
+                          const void *x, const void *addend, void *y) {
+    return sw_unpermute_rows(call->stream, .type = model->shape.type, .rows = model->rows, .cols = model->config.hidden,
+                             .chosen = model->config.chosen_experts, .place = s->expert_place, .x = x, .addend = addend,
+                             .y = y);
+}
+
+/* Computes the activated values, before weights scale them. */
+static sw_status activate(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
+                          void *activated) {
+    return sw_gated_forward(call->stream, model->shape.type, model->config.activation, sw_experts_pairs(model),
+                            model->config.expert_ffn, s->expert_up, activated);
+}
+
+/* Scales the activated values in place. */
+static sw_status scale(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
+                       void *activated) {
+    return sw_scale_rows(call->stream, .type = model->shape.type, .rows = sw_experts_pairs(model),
+                         .cols = model->config.expert_ffn, .source = s->expert_source, .weight = s->expert_weight,
+                         .x = activated, .y = activated);
+}
+
+static sw_status route(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                       const struct saved *s) {
+    const void *matrix = tensor_at(model, call, sw_block_tensor_in(model, call->unit, ROUTER));
+    SW_TRY(sw_gemm(call->stream, &model->router.forward, n, matrix, NULL, s->router_logits,
+                   area_at(call->work, model->work.scratch)));
+    SW_TRY(sw_route_forward(call->stream, .type = model->shape.type, .shape = &model->routing,
+                            .logits = s->router_logits, .expert = s->expert_chosen, .weight = s->expert_weight));
+    return sw_order_by_expert(call->stream, .rows = model->rows, .experts = model->config.experts,
+                              .chosen = model->config.chosen_experts, .expert = s->expert_chosen,
+                              .offset = s->expert_offset, .source = s->expert_source, .place = s->expert_place);
+}
+
+sw_status sw_experts_up(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                        const struct saved *s) {
+    void *sorted;
+    SW_TRY(route(model, call, n, s));
+    SW_TRY(sort_rows(model, call, s, n, &sorted));
+    return multiply(model, call, s, EXPERT_GATE, FORWARD, sorted, s->expert_up);
+}
+
+sw_status sw_experts_forward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                             const struct saved *s) {
+    void *activated = area_at(call->work, model->work.expert_inner);
+    void *results = area_at(call->work, model->work.expert_rows);
+    SW_TRY(sw_experts_up(model, call, n, s));
+    SW_TRY(activate(model, call, s, activated));
+    SW_TRY(scale(model, call, s, activated));
+    SW_TRY(multiply(model, call, s, EXPERT_DOWN, FORWARD, activated, results));
+    return add_rows(model, call, s, results, s->residual, call->out);
+}
+
+/* Goes from call->grad to the gradient at the results of the up products, in the work area, and to that at the weights.
+ * Adds the gradients of the down matrices. */
+static sw_status down_backward(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
+                               void *up_grad, float *weight_grad) {
+    void *activated = area_at(call->work, model->work.expert_inner);
+    void *inner_grad = area_at(call->work, model->work.expert_inner_grad), *sorted;
+    SW_TRY(sort_rows(model, call, s, call->grad, &sorted));
+    SW_TRY(multiply(model, call, s, EXPERT_DOWN, INPUT_GRADIENT, sorted, inner_grad));
+    SW_TRY(activate(model, call, s, activated));
+    SW_TRY(sw_scale_rows_backward(call->stream, .type = model->shape.type, .rows = sw_experts_pairs(model),
+                                  .cols = model->config.expert_ffn, .source = s->expert_source,
+                                  .weight = s->expert_weight, .x = activated, .dy = inner_grad, .dx = inner_grad,
+                                  .d_weight = weight_grad));
+    SW_TRY(scale(model, call, s, activated));
+    SW_TRY(weight_gradient(model, call, s, EXPERT_DOWN, activated, sorted));
+    return sw_gated_backward(call->stream, model->shape.type, model->config.activation, sw_experts_pairs(model),
+                             model->config.expert_ffn, s->expert_up, inner_grad, up_grad, NULL);
+}
+
+/* Computes the router's part of the gradient at the normalised input, and adds the gradient of its matrix. */
+static sw_status router_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                                 const struct saved *s, const float *weight_grad, void *dn) {
+    const int tensor = sw_block_tensor_in(model, call->unit, ROUTER);
+    void *logits_grad = area_at(call->work, model->work.router_grad);
+    void *scratch = area_at(call->work, model->work.scratch);
+    float *acc = acc_at(model, call, tensor);
+    SW_TRY(sw_route_backward(call->stream, .type = model->shape.type, .shape = &model->routing,
+                             .logits = s->router_logits, .expert = s->expert_chosen, .d_weight = weight_grad,
+                             .d_logits = logits_grad));
+    SW_TRY(sw_gemm(call->stream, &model->router.input_gradient, logits_grad, tensor_at(model, call, tensor), NULL, dn,
+                   scratch));
+    return acc == NULL ? SW_OK
+                       : sw_gemm(call->stream, &model->router.weight_gradient, logits_grad, n, NULL, acc, scratch);
+}
+
+/* The router's part comes first, so that the experts' parts are added to it before the sum is rounded. */
+sw_status sw_experts_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                              const struct saved *s, void *dn) {
+    void *up_grad = area_at(call->work, model->work.wide), *sorted;
+    float *weight_grad = area_at(call->work, model->work.expert_weight_grad);
+    SW_TRY(down_backward(model, call, s, up_grad, weight_grad));
+    SW_TRY(router_backward(model, call, n, s, weight_grad, dn));
+    SW_TRY(sort_rows(model, call, s, n, &sorted));
+    SW_TRY(weight_gradient(model, call, s, EXPERT_GATE, sorted, up_grad));
+    SW_TRY(multiply(model, call, s, EXPERT_GATE, INPUT_GRADIENT, up_grad, sorted));
+    return add_rows(model, call, s, sorted, dn, dn);
+}
