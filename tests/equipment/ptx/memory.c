@@ -119,7 +119,7 @@ void sw_ptx_store_global(struct sw_ptx_warp *warp, const struct sw_ptx_op *op, u
     }
 }
 
-/* What the lanes between the first and the last one would mark and find wrong, these two mark and find already. */
+/* The first and the last lane mark and find wrong all that the lanes between them would. */
 static void load_shared_once(struct sw_ptx_warp *warp, const struct sw_ptx_op *op, uint32_t lanes) {
     const int first = __builtin_ctz(lanes), last = SW_PTX_LANES - 1 - __builtin_clz(lanes);
     const uint32_t address = (uint32_t)address_of(warp, op, first, false), bytes = (uint32_t)op->bytes * op->vector;
