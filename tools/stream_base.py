@@ -4,9 +4,10 @@
 Makes a loop device on a file in FOLDER, which a cgroup lets read RATE MB/s, as a slow drive would; measures what `bench io` reads
 from it; then trains `--lora 16` on it with the base in each format. Prints a line for each: the most memory of the process, the
 bytes read a step and in multiples of the base (2: once forward and once backward), the rate in shares of bench io's, and the
-bytes written a step. Needs root, losetup and cgroups of version 1.
+bytes written a step. The line "in place" is of the weights of the first run, exported in bf16 to that drive: each step reads them
+there, and the store has no copy. Needs root, losetup and cgroups of version 1.
 
-usage: stream_base.py [--model PRESET] [--seq N] [--rate MB/s] [--memory MiB] [--steps N] FOLDER
+usage: stream_base.py [--model PRESET] [--seq N] [--rate MB/s] [--memory MiB] [--steps N] [--size GiB] [--only ROW...] FOLDER
 """
 
 import argparse
@@ -22,6 +23,7 @@ import time
 TOP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 PROGRAM = os.environ.get("SW_PROGRAM", os.path.join(TOP, "build", "spillway"))
 FORMATS = ("compute", "int8", "nf4")
+ROWS = ("compute", "in place", "int8", "nf4")
 PLACE = "weights=nvme,acts=device,optimizer=host,grads=host"
 MIB = 1 << 20
 
@@ -84,10 +86,19 @@ def drive_rate(drive):
     return max(cell["bytes_per_s"] for cell in json.loads(out)["cells"] if cell["way"] == "read")
 
 
-def train(drive, given, form):
+def export(drive):
+    """Writes the weights of the first run to the drive, as a folder in bf16."""
+    process = drive.start("export", os.path.join(drive.mount, "compute"), os.path.join(drive.mount, "model"), "--merge", "--dtype", "bf16")
+    _, err = process.communicate()
+    if process.returncode != 0:
+        sys.exit(f"export: {err[-500:]}")
+
+
+def train(drive, given, row):
     """Returns the time, and the bytes read and written, of each step but the first two, and the most memory."""
-    run = os.path.join(drive.mount, form)
-    process = drive.start("train", "--model", given.model, "--init", "--data", os.path.join(drive.mount, "..", "data.txt"), "--run",
+    run, form = os.path.join(drive.mount, row), row if row in FORMATS else "compute"
+    model = [given.model, "--init"] if row in FORMATS else [os.path.join(drive.mount, "model")]
+    process = drive.start("train", "--model", *model, "--data", os.path.join(drive.mount, "..", "data.txt"), "--run",
                           run, "--lora", 16, "--base-format", form, "--seq", given.seq, "--micro-batch", 1, "--batch-tokens", given.seq,
                           "--steps", given.steps, "--save-every", 10**6, "--place", PLACE, "--device-memory", f"{given.memory // 2}MiB",
                           "--host-memory", f"{given.memory // 3}MiB")
@@ -121,21 +132,26 @@ def main():
     parser.add_argument("--rate", type=int, default=300)
     parser.add_argument("--memory", type=int, default=1536)
     parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--size", type=int, default=32)
+    parser.add_argument("--only", nargs="+", choices=ROWS, default=ROWS)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         write(os.path.join(folder, "data.txt"), "the quick brown fox jumps over the lazy dog. " * 10000)
-        drive = Drive(folder, 32)
+        drive = Drive(folder, given.size)
         try:
             drive.limit(given.rate * 10**6, given.memory * MIB)
             rate = drive_rate(drive)
             print(f"bench io reads {rate / 1e6:.0f} MB/s; memory is limited to {given.memory} MiB\n")
             print("| base | step | read a step | in bases | of the drive's rate | written a step | memory |\n|---|---|---|---|---|---|---|")
-            for form in FORMATS:
-                seconds, read, written, memory = train(drive, given, form)
+            for row in [row for row in ROWS if row in given.only]:
+                seconds, read, written, memory = train(drive, given, row)
                 step, bytes_ = statistics.median(seconds), statistics.median(read)
-                print(f"| {form} | {step:.2f} s | {bytes_ / 1e9:.2f} GB | {bytes_ / base_bytes(given, form):.3f} | "
+                form = row if row in FORMATS else "compute"
+                print(f"| {row} | {step:.2f} s | {bytes_ / 1e9:.2f} GB | {bytes_ / base_bytes(given, form):.3f} | "
                       f"{bytes_ / step / rate:.3f} | {statistics.median(written) / 1e6:.1f} MB | {memory / MIB:.0f} MiB |", flush=True)
-                subprocess.run(["rm", "-rf", os.path.join(drive.mount, form)], check=True)
+                if row == "compute" and "in place" in given.only:
+                    export(drive)
+                subprocess.run(["rm", "-rf", os.path.join(drive.mount, row)], check=True)
         finally:
             drive.close()
 
