@@ -191,7 +191,10 @@ static float logit_at(struct run *run, const json_t *at, float *logits) {
     return logits[(size_t)item(at, 3)];
 }
 
+/* Each logit takes a pass over the whole text, so of a long one every fourth is compared. */
 static void compare_logits(struct run *run) {
+    enum { LONG_SEQ = 1024, EVERY = 4 };
+    const size_t step = whole(run->golden, "seq") > LONG_SEQ ? EVERY : 1;
     const json_t *golden = json_object_get(run->golden, "logits"), *at = json_object_get(golden, "at");
     const json_t *f32 = json_object_get(golden, "f32"), *bf16 = json_object_get(golden, "bf16");
     float *logits = malloc((size_t)run->config.vocab * sizeof *logits);
@@ -199,7 +202,7 @@ static void compare_logits(struct run *run) {
     double largest = 0;
     for (size_t i = 0; i < json_array_size(f32); i++)
         largest = fmax(largest, fabs(item(f32, i)));
-    for (size_t i = 0; i < json_array_size(f32); i++) {
+    for (size_t i = 0; i < json_array_size(f32); i += step) {
         const double found = logit_at(run, json_array_get(at, i), logits);
         note(&errors, fabs(found - item(f32, i)) / largest, fabs(item(bf16, i) - item(f32, i)) / largest);
     }
@@ -429,12 +432,13 @@ static void b_in_bf16_in_tiles(void **state) {
     compare("gpt2-b", SW_BF16, 4, "grads=device,optimizer=host", NULL);
 }
 
-/* The tiles that their heads allow. The last two have packed documents. */
+/* The tiles that their heads allow; 0: long enough that the same arithmetic is not run again from NVMe. The last two
+ * have packed documents. */
 static const struct {
     const char *name;
     int64_t tiles;
     bool experts;
-} families[] = {{"llama-a", 4, false},          {"llama-b", 2, false}, {"llama-long", 1, false},
+} families[] = {{"llama-a", 4, false},          {"llama-b", 2, false}, {"llama-long", 0, false},
                 {"mistral-a", 2, false},        {"qwen2-a", 2, false}, {"qwen3-a", 1, false},
                 {"qwen3-b", 1, false},          {"phi3-a", 1, false},  {"mixtral-a", 1, true},
                 {"qwen3-moe-a", 1, true},       {"olmoe-a", 1, true},  {"gpt2-documents", 2, false},
@@ -457,6 +461,8 @@ static void families_in_bf16(void **state) {
 
 static void families_on_nvme_in_tiles(void **state) {
     for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
+        if (families[i].tiles == 0)
+            continue;
         compare(families[i].name, SW_F32, families[i].tiles, "weights=nvme,acts=nvme,grads=nvme,optimizer=nvme",
                 *state);
         harness_remove_store(*state);
