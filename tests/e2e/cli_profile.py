@@ -14,7 +14,7 @@ SCRATCH = program.scratch_folder()
 CACHE = os.path.join(SCRATCH, "cache", "spillway")
 os.environ["XDG_CACHE_HOME"] = os.path.dirname(CACHE)
 MEASURES = "measuring this machine"
-STEPS = 12
+STEPS = 4
 TRAINING = ("--model", "gpt2-demo", "--seq", 64, "--micro-batch", 2, "--batch-tokens", 256)
 NVME = ("--place", "optimizer=nvme")
 DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(3, 20000))
