@@ -11,12 +11,13 @@ import subprocess
 import time
 
 import hf_folder
-from program import command, differences, limits, must, numbers_of, scratch_folder, script_test, steps_of, text, tree, write
+from program import command, differences, limits, mark, must, numbers_of, scratch_folder, script_test, steps_of, text, tree, write
 from ranks_jobs import Job, far, mpirun, threads
 
 FOLDER = scratch_folder()
 SEED = int(os.environ.get("SW_TEST_SEED", random.randrange(1 << 32)))
-STEPS, SHORT, ROUNDS = 50, 6, int(os.environ.get("SW_TEST_ROUNDS", 2))
+# Steps of the schedule, of trainings that are compared by their losses and by their bits, and of those that are resumed.
+SCHEDULE, STEPS, FEW, SHORT, ROUNDS = 50, 12, 3, 6, int(os.environ.get("SW_TEST_ROUNDS", 2))
 TOLERANCE = 1e-5
 TIMEOUT_S, PATIENT_S = 6, 100
 EVERYTHING_AWAY = "weights=nvme,acts=nvme,grads=nvme,optimizer=nvme"
@@ -63,7 +64,7 @@ for family, fields in {**CONFIGS, "unfit": UNFIT}.items():
 
 def train(name, *more, model="gpt2", steps=SHORT, timeout_s=PATIENT_S, micro_batch=1, batch=SEQUENCES * SEQ, seq=SEQ):
     return command("train", "--model", path(model) if os.path.isdir(path(model)) else model, "--init", "--data", DATA, "--run", path(name),
-                   "--steps", steps, "--schedule-steps", STEPS, "--warmup", 5, "--seq", seq, "--micro-batch", micro_batch, "--batch-tokens",
+                   "--steps", steps, "--schedule-steps", SCHEDULE, "--warmup", 5, "--seq", seq, "--micro-batch", micro_batch, "--batch-tokens",
                    batch, "--chunk-grains", 1, "--threads", 1, "--precision", "fp32", "--rank-timeout", timeout_s, *more)
 
 
@@ -84,17 +85,17 @@ def together(ranks, arguments, launch=threads):
 
 def refused(what, ranks, arguments, *words):
     """One rank says in one line why all end, and nothing is changed."""
-    before = tree(FOLDER)
+    before = tree(FOLDER, mark)
     done = started(threads(ranks, arguments))
     said = [line for line in done.stderr.splitlines() if line.startswith("spillway ")]
     right = done.returncode != 0 and len(said) == 1 and all(word in said[0] for word in words)
     problems = [] if right else [f"{what}: status {done.returncode}, lacks one of {words}: {done.stderr[-1500:]}"]
-    return problems + [f"{what}: {name} was changed" for name in differences(before, tree(FOLDER))]
+    return problems + [f"{what}: {name} was changed" for name in differences(before, tree(FOLDER, mark))]
 
 
 def groups_train_as_one_rank_does():
     """Models of every family do, with validation that the groups share out."""
-    more, problems = ("--val", "30%", "--eval-every", 20), []
+    more, problems = ("--val", "9%", "--eval-every", 6), []
     for model in CONFIGS:
         together(1, train(f"{model}-1", *more, model=model, steps=STEPS))
         for ranks, group in SHARING.get(model, ((2, 2), (4, 2), (4, 4))):
@@ -151,9 +152,10 @@ def stages_and_placements_give_the_same_bits():
             models = {"batch": ("llama",), "device": ("gpt2", "qwen3", "llama")}.get(what, ("gpt2", "qwen3"))
         for model in models:
             name = f"bits-{model}-{ranks}-{group}-{what}"
-            together(ranks, train(name, *flags, "--tensor", group, model=model))
+            together(ranks, train(name, *flags, "--tensor", group, model=model, steps=FEW))
             if numbers.setdefault((model, ranks, group, what.startswith("tiles")), numbers_of(path(name))) != numbers_of(path(name)):
                 problems.append(f"{name}: other bits than another stage or placement")
+            shutil.rmtree(path(name))  # refusals below look at every file that there is
     return problems
 
 
@@ -279,6 +281,8 @@ def runs_of_groups_are_read_whole():
             with open(path(name + "-out", "model.safetensors"), "rb") as file:
                 found = file.read()
             first = found if ranks == 1 else first
+            shutil.rmtree(path(name))
+            shutil.rmtree(path(name + "-out"))
             problems += [] if found == first else [f"{name}: another export than one rank's"]
     for model, group, flags in (("llama", 2, ()), ("qwen2-two", 4, ROWS_ALONE), ("gpt2", 2, ("--zero", 1, "--place", EVERYTHING_AWAY))):
         learned = f"learned-{model}"

@@ -30,12 +30,12 @@ def together(ranks, arguments):
 
 def refused_together(what, ranks, arguments, *words):
     """One rank says in one line why all end, and nothing is written."""
-    before = program.tree(FOLDER)
+    before = program.tree(FOLDER, program.mark)
     done = together(ranks, arguments)
     said = [line for line in done.stderr.splitlines() if line.startswith("spillway ")]
     problems = [] if done.returncode != 0 and len(said) == 1 else [f"{what}: status {done.returncode}: {done.stderr[-1500:]}"]
     problems += [f"{what}: the message lacks '{word}': {said}" for word in words if word not in "".join(said)]
-    return problems + [f"{what}: {name} was changed" for name in program.differences(before, program.tree(FOLDER))]
+    return problems + [f"{what}: {name} was changed" for name in program.differences(before, program.tree(FOLDER, program.mark))]
 
 
 def flags_that_need_whole_layers_are_refused():

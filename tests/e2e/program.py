@@ -20,6 +20,7 @@ SEQ = 64
 # A step of the smallest preset with two micro-batches: some milliseconds.
 SHAPE = ("--seq", SEQ, "--micro-batch", 4, "--batch-tokens", 2 * 4 * SEQ, "--threads", 1, "--chunk-grains", 2)
 STORE = "store.spillway"
+LARGE_BYTES = 1 << 16
 
 
 # Every program that a test starts is watched by a preloaded library (watcher.c), where the build has one.
@@ -150,19 +151,28 @@ def numbers_of(folder):
     return {line["step"]: (line["loss"], line["grad_norm"], line["lr"]) for line in steps_of(folder)}
 
 
-def tree(folder):
-    """Every file below a folder, with its bytes."""
+def content(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def tree(folder, what=content):
+    """Every file below a folder, with its bytes, or what else is asked for."""
     found = {}
     for where, names, files in os.walk(folder):
         for name in names:
             found[os.path.relpath(os.path.join(where, name), folder)] = None
         for name in files:
             path = os.path.join(where, name)
-            if not os.path.isfile(path):
-                continue
-            with open(path, "rb") as file:
-                found[os.path.relpath(path, folder)] = file.read()
+            if os.path.isfile(path):
+                found[os.path.relpath(path, folder)] = what(path)
     return found
+
+
+def mark(path):
+    """Returns a file's bytes, or the size and time of a large one, such as a store: these differ once it was written to."""
+    found = os.stat(path)
+    return content(path) if found.st_size <= LARGE_BYTES else (found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 def differences(before, after):
@@ -188,11 +198,11 @@ def wrong_refusal(what, ended, status, words, arguments):
 
 def refused(what, arguments, *words, status=1, watched=()):
     """Runs what must be refused; the watched folders must stay as they are."""
-    before = [tree(folder) for folder in watched]
+    before = [tree(folder, mark) for folder in watched]
     ended = run(*arguments)
     problems = wrong_refusal(what, ended, status, words, arguments)
     for folder, was in zip(watched, before):
-        problems += [f"{what}: {name} was changed, made or removed" for name in differences(was, tree(folder))]
+        problems += [f"{what}: {name} was changed, made or removed" for name in differences(was, tree(folder, mark))]
     return problems
 
 
