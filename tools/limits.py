@@ -12,8 +12,8 @@ TIME_FACTOR = float(os.environ.get("SW_TEST_TIME_FACTOR", 1))
 LIMIT_S = 480 * TIME_FACTOR
 # A tree of processes that uses less than STILL_CPU_S in STILL_S hangs. Even one of a hundred programs on a core gets three seconds of it.
 STILL_S, STILL_CPU_S = 300, 1
-# The seconds between two looks at the processes, each of which takes some milliseconds.
-LOOK_S = 1
+# The seconds between two looks at the processes, each of which takes ten milliseconds and more on a busy machine.
+LOOK_S = 3
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
