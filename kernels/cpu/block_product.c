@@ -49,7 +49,8 @@ struct blocks {
 
 struct call {
     const struct sw_gemm *shape;
-    bool pairs; /* operands are bf16 and packed as pairs; otherwise they are widened */
+    bool pairs;   /* operands are bf16 and packed as pairs; otherwise they are widened */
+    bool fetches; /* B is fetched from memory before it is packed */
     struct grid grid;
     const void *a, *b, *bias;
     void *c;
@@ -221,6 +222,12 @@ SW_INLINE void pack_transposed_a(const sw_dtype type, const bool pairs, const st
     }
 }
 
+/* Brings an element near that is packed later; it need not exist. The matrix of an expert with few rows is read once,
+ * from memory, and what is read at once lies far apart. */
+SW_INLINE void fetch(const sw_dtype type, const void *operand, int64_t at) {
+    __builtin_prefetch((const void *)((uintptr_t)operand + (uintptr_t)(at * sw_dtype_bytes(type))), 0, 2);
+}
+
 /* Packs one word of a tile's columns of B. Columns after the last are zero. */
 SW_INLINE void pack_row(const sw_dtype type, const bool pairs, const void *b, int64_t from, int64_t stride, bool second,
                         int64_t cols, float *to) {
@@ -237,6 +244,8 @@ SW_INLINE void pack_b(const sw_dtype type, const bool pairs, const struct call *
         for (int64_t col = 0; col < piece->cols; col += TILE_COLS)
             for (int64_t word = first; word < end; word++) {
                 const int64_t term = word * word_terms;
+                for (int64_t i = 0; call->fetches && i < word_terms; i++)
+                    fetch(type, call->b, (piece->term + term + word_terms * PACK_ROWS + i) * n + piece->col + col);
                 pack_row(type, pairs, call->b, (piece->term + term) * n + piece->col + col, n, term + 1 < piece->terms,
                          piece->cols - col, to + col / TILE_COLS * tile + word * TILE_COLS);
             }
@@ -253,6 +262,8 @@ SW_INLINE void pack_transposed_b(const sw_dtype type, const bool pairs, const st
         for (int64_t word = 0; word < words; word += SW_LANES) {
             const int64_t count = sw_min_i64(SW_LANES, words - word), term = word * word_terms;
             sw_vec square[SW_LANES];
+            for (int64_t i = 0; call->fetches && i < SW_LANES; i++)
+                fetch(type, call->b, (piece->col + col + SW_LANES + i) * k + piece->term + term);
             load_square(type, pairs, call->b, (piece->col + col) * k + piece->term + term, k, SW_LANES,
                         piece->cols - col, piece->terms - term, square);
             sw_vec_transpose(square);
@@ -537,6 +548,7 @@ static void do_expert_piece(const struct grouped *grouped, int64_t expert, int64
     const struct call call = {
         .shape = &product,
         .pairs = grouped->pairs,
+        .fetches = true,
         .grid = cut_grouped(grouped, &product),
         .a = (const char *)op->a + row * a_cols * in,
         .b = (const char *)op->b + (s->weight_gradient ? row * s->k : matrix) * in,
