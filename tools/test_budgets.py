@@ -23,10 +23,11 @@ BUDGETS = {
     "e2e/same_bits": 20, "fuzz/superblock": 10, "io/store_any_fault": 10, "io/store_power": 35, "io/store_ranks": 15,
     "kernels/kernels_attention": 30, "kernels/kernels_attention_ptx": 30, "kernels/kernels_attention_small": 10,
     "kernels/kernels_columns_ptx": 10, "kernels/kernels_cross_entropy": 10, "kernels/kernels_cross_entropy_ptx": 10,
-    "kernels/kernels_gemm": 10, "kernels/kernels_self_test": 15, "kernels/kernels_self_test_ptx": 35,
-    "kernels/ptx_planted": 30, "model/cuda_head": 10, "offload/budgets": 15, "offload/engine": 15,
-    "offload/mutations": 10, "offload/plan": 15, "offload/search": 40, "offload/shards": 15, "parity/cuda_models": 15,
-    "parity/models": 20, "parity/update_golden": 15, "run/rank_stores": 25, "structure/cuda_build": 10,
+    "kernels/kernels_gemm": 10, "kernels/kernels_grouped_gemm": 10, "kernels/kernels_self_test": 15,
+    "kernels/kernels_self_test_ptx": 35, "kernels/ptx_planted": 30, "model/cuda_head": 10, "offload/budgets": 15,
+    "offload/engine": 15, "offload/mutations": 10, "offload/plan": 15, "offload/search": 40, "offload/shards": 15,
+    "parity/cuda_models": 15, "parity/models": 20, "parity/update_golden": 15, "run/rank_stores": 25,
+    "structure/cuda_build": 10,
 }
 
 

@@ -45,6 +45,14 @@ static sw_cuda_launcher *const launchers[SW_DEVICE_OPS] = {
     [SW_DEVICE_PACK_WEIGHTS] = sw_cuda_pack_weights,
     [SW_DEVICE_UNPACK_WEIGHTS] = sw_cuda_unpack_weights,
     [SW_DEVICE_DEQUANTIZE_BASE] = sw_cuda_dequantize_base,
+    [SW_DEVICE_ROUTE_FORWARD] = sw_cuda_route_forward,
+    [SW_DEVICE_ROUTE_BACKWARD] = sw_cuda_route_backward,
+    [SW_DEVICE_ORDER_BY_EXPERT] = sw_cuda_order_by_expert,
+    [SW_DEVICE_PERMUTE_ROWS] = sw_cuda_permute_rows,
+    [SW_DEVICE_UNPERMUTE_ROWS] = sw_cuda_unpermute_rows,
+    [SW_DEVICE_SCALE_ROWS] = sw_cuda_scale_rows,
+    [SW_DEVICE_SCALE_ROWS_BACKWARD] = sw_cuda_scale_rows_backward,
+    [SW_DEVICE_GROUPED_GEMM] = sw_cuda_grouped_gemm,
     [SW_DEVICE_RANK_SUM] = sw_cuda_rank_sum,
 };
 
@@ -84,21 +92,19 @@ static sw_cuda_launcher *attention_backward(const struct sw_device *device, cons
                : sw_cuda_attention_backward;
 }
 
-static sw_status refuse_experts(void) {
-    return sw_fail(SW_ERR_UNSUPPORTED,
-                   "mixture-of-experts models are not supported on GPUs yet; --device cpu trains them");
-}
-
+/* Grids count tiles in 31 bits. */
 static sw_status prepare_grouped_gemm(struct sw_device *device, const struct sw_grouped_gemm *shape,
                                       int64_t *out_scratch_bytes) {
-    (void)device, (void)shape, (void)out_scratch_bytes;
-    return refuse_experts();
+    (void)device;
+    *out_scratch_bytes = 0;
+    if (sw_cuda_grouped_gemm_tiles(shape) <= INT32_MAX)
+        return SW_OK;
+    return sw_fail(SW_ERR_UNSUPPORTED, "a product of experts of %lld x %lld x %lld is too large for a GPU's grid",
+                   (long long)shape->rows, (long long)shape->n, (long long)shape->k);
 }
 
 static sw_status run(struct sw_stream *stream, sw_device_op op, const void *args) {
     sw_cuda_launcher *launch = launchers[op];
-    if (op >= SW_DEVICE_ROUTE_FORWARD && op <= SW_DEVICE_GROUPED_GEMM)
-        return refuse_experts();
     if (op == SW_DEVICE_ATTENTION_FORWARD)
         launch = attention_forward(stream->device, args);
     if (op == SW_DEVICE_ATTENTION_BACKWARD)

@@ -25,12 +25,17 @@ sw_cuda_launcher sw_cuda_layernorm_forward, sw_cuda_layernorm_backward, sw_cuda_
     sw_cuda_softmax_partial, sw_cuda_softmax_combine, sw_cuda_cross_entropy_tile, sw_cuda_sum_losses,
     sw_cuda_preference, sw_cuda_finish_gradient, sw_cuda_square_sums, sw_cuda_cast_from_f32, sw_cuda_cast_to_f32,
     sw_cuda_update_adamw, sw_cuda_quantize, sw_cuda_dequantize, sw_cuda_rank_sum, sw_cuda_encode_fp8,
-    sw_cuda_decode_fp8, sw_cuda_pack_weights, sw_cuda_unpack_weights, sw_cuda_dequantize_base, sw_cuda_dropout;
+    sw_cuda_decode_fp8, sw_cuda_pack_weights, sw_cuda_unpack_weights, sw_cuda_dequantize_base, sw_cuda_dropout,
+    sw_cuda_route_forward, sw_cuda_route_backward, sw_cuda_order_by_expert, sw_cuda_permute_rows,
+    sw_cuda_unpermute_rows, sw_cuda_scale_rows, sw_cuda_scale_rows_backward, sw_cuda_grouped_gemm;
 /* Both take struct sw_add_norm_forward: the one with a mean, and the one without. */
 sw_cuda_launcher sw_cuda_add_layernorm_forward, sw_cuda_add_rmsnorm_forward;
 
 /* Queues the quantization of accumulators into kept gradients of SW_GRADS_8BIT. */
 void sw_cuda_quantize_kept(cudaStream_t stream, int64_t grains, const float *acc, void *grads);
+
+/* Returns the blocks of a grouped product's grid. */
+int64_t sw_cuda_grouped_gemm_tiles(const struct sw_grouped_gemm *shape);
 
 int64_t sw_cuda_attention_scratch_bytes(const struct sw_attention *shape, sw_dtype type);
 

@@ -102,8 +102,6 @@ static const struct op ops[] = {
     {"weights in 8 bits", trial_pack_weights, GRAINS, true},
     {"frozen weights in int8 and nf4", trial_base, GRAINS, false},
     {"sum over ranks", trial_rank_sum, ROWS, false},
-};
-static const struct op expert_ops[] = {
     {"routing to experts", trial_routing, ROWS, false},
     {"rows of experts", trial_expert_rows, ROWS, false},
     {"products of experts", trial_grouped, ROWS, false},
@@ -164,30 +162,14 @@ static sw_status run_types(struct trial_bench *bench, struct sw_self_test_op *op
     return SW_OK;
 }
 
-static sw_status run_op(struct trial_bench *bench, const struct op *which, struct sw_self_test_report *report) {
-    const struct table *table = table_of(bench->device);
-    struct sw_self_test_op *op = add_op(report, which->name);
-    const void *shape;
-    for (int s = 0; (shape = shape_of(table, which->shapes, s)) != NULL; s++)
-        SW_TRY(run_types(bench, op, which->function, shape, which->of_one_type));
-    return SW_OK;
-}
-
-/* Tells whether a device has the ops of mixtures of experts. One that lacks them can be trusted with everything else.
- */
-static bool has_experts(struct sw_device *device) {
-    SW_HANDLES_ERRORS();
-    const struct sw_grouped_gemm shape = {.experts = 1, .rows = 1, .n = 1, .k = 1, .in = SW_F32, .out = SW_F32};
-    int64_t scratch_bytes;
-    const bool has = sw_device_prepare_grouped_gemm(device, &shape, &scratch_bytes) == SW_OK;
-    return has;
-}
-
 static sw_status run_ops(struct trial_bench *bench, struct sw_self_test_report *report) {
-    for (int i = 0; i < COUNT(ops); i++)
-        SW_TRY(run_op(bench, &ops[i], report));
-    for (int i = 0; i < COUNT(expert_ops) && has_experts(bench->device); i++)
-        SW_TRY(run_op(bench, &expert_ops[i], report));
+    const struct table *table = table_of(bench->device);
+    for (int i = 0; i < COUNT(ops); i++) {
+        struct sw_self_test_op *op = add_op(report, ops[i].name);
+        const void *shape;
+        for (int s = 0; (shape = shape_of(table, ops[i].shapes, s)) != NULL; s++)
+            SW_TRY(run_types(bench, op, ops[i].function, shape, ops[i].of_one_type));
+    }
     return SW_OK;
 }
 

@@ -101,6 +101,36 @@ static void frozen(struct digest *digest) {
         take(digest, results[i]);
 }
 
+/* Pairs of several windows, and products of several chunks of terms. Without a barrier pairs get places outside, which
+ * are still within the buffer. */
+static void experts(struct digest *digest) {
+    enum { SLACK = 4096, PAIRS = 600, EXPERTS = 3, ROWS = 150, N = 72, K = 104 };
+    struct buffer expert = buffer_zeros(PAIRS * 4), offset = buffer_zeros((EXPERTS + 1) * 4);
+    struct buffer source = buffer_zeros((PAIRS + 2 * SLACK) * 4), place = buffer_zeros(PAIRS * 4);
+    for (int i = 0; i < PAIRS; i++)
+        ((int32_t *)expert.data)[i] = i < 4 * ROWS / 3 ? i % EXPERTS : 1;
+    take_status(digest, sw_order_by_expert(digest->stream, PAIRS, EXPERTS, 1, expert.data, offset.data,
+                                           (int32_t *)source.data + SLACK, place.data));
+    for (int e = 0; e <= EXPERTS; e++)
+        ((int32_t *)offset.data)[e] = e * ROWS / EXPERTS;
+    struct buffer a = buffer_random(SW_BF16, ROWS * N, 11, 1.0f), b = buffer_random(SW_BF16, ROWS * K, 12, 1.0f);
+    struct buffer matrices = buffer_random(SW_BF16, EXPERTS * N * K, 13, 1.0f), c = buffer_zeros(EXPERTS * N * K * 4);
+    struct sw_grouped_gemm shape = {
+        .experts = EXPERTS, .rows = ROWS, .n = N, .k = K, .in = SW_BF16, .out = SW_BF16, .matrix_stride = N * K};
+    for (int transposed = 0; transposed < 2; transposed++) {
+        shape.transpose_b = transposed == 1;
+        take_status(digest,
+                    sw_grouped_gemm(digest->stream, &shape, offset.data, b.data, matrices.data, NULL, a.data, NULL));
+    }
+    shape.transpose_b = false;
+    shape.weight_gradient = true;
+    shape.out = SW_F32;
+    take_status(digest, sw_grouped_gemm(digest->stream, &shape, offset.data, a.data, b.data, NULL, c.data, NULL));
+    struct buffer *results[] = {&expert, &offset, &source, &place, &a, &b, &matrices, &c};
+    for (size_t i = 0; i < sizeof results / sizeof results[0]; i++)
+        take(digest, results[i]);
+}
+
 /* Three groups of blocks of columns: the third writes where the first was. */
 static void losses(struct digest *digest) {
     enum { ROWS = 2, VOCAB = 34007 };
@@ -168,6 +198,7 @@ static uint64_t run_all(struct sw_device *device, bool of_attention, uint64_t se
         gradients(&digest);
         codes(&digest);
         frozen(&digest);
+        experts(&digest);
         losses(&digest);
     }
     sw_stream_close(digest.stream);

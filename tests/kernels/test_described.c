@@ -158,6 +158,37 @@ static void activated_values_take_one_pass_more(void **state) {
     close_fixture(&f);
 }
 
+/* A grouped product takes the arithmetic of its most rows, or the bytes of these and of every expert's matrix. */
+static void grouped_products_take_their_most_rows(void **state) {
+    (void)state;
+    const struct sw_device_description what = description();
+    struct fixture f = open_fixture(&what);
+    char *base = sw_memory_base(f.memory);
+    const struct sw_grouped_gemm shape = {.experts = 4,
+                                          .rows = 1000,
+                                          .n = 2000,
+                                          .k = 3000,
+                                          .transpose_b = true,
+                                          .in = SW_BF16,
+                                          .out = SW_BF16,
+                                          .matrix_stride = 2000 * 3000};
+    struct sw_grouped_gemm few = shape;
+    int64_t scratch_bytes;
+    assert_ok(sw_device_prepare_grouped_gemm(f.device, &shape, &scratch_bytes));
+    assert_ok(
+        sw_grouped_gemm(f.stream, &shape, (int32_t *)(void *)base, base + 64, base + 128, NULL, base + 192, base));
+    const double flops_s = 2.0 * 1000 * 2000 * 3000 / PRODUCT_RATE;
+    assert_same(sw_device_counted_s(f.device), flops_s);
+    few.rows = 1;
+    few.weight_gradient = true;
+    few.transpose_b = false;
+    few.out = SW_F32;
+    assert_ok(sw_grouped_gemm(f.stream, &few, (int32_t *)(void *)base, base + 64, base + 128, NULL, base + 192, base));
+    const double bytes = 2.0 * (2000 + 3000) + 2.0 * 4.0 * 4 * 2000 * 3000;
+    assert_same(sw_device_counted_s(f.device), flops_s + bytes / MEMORY_RATE);
+    close_fixture(&f);
+}
+
 static void nothing_of_its_memory_is_touched(void **state) {
     (void)state;
     const struct sw_device_description what = description();
@@ -205,6 +236,7 @@ int main(void) {
         cmocka_unit_test(attention_takes_the_pairs_that_are_seen),
         cmocka_unit_test(attention_backward_takes_whole_tiles),
         cmocka_unit_test(activated_values_take_one_pass_more),
+        cmocka_unit_test(grouped_products_take_their_most_rows),
         cmocka_unit_test(nothing_of_its_memory_is_touched),
         cmocka_unit_test(every_function_is_there),
     };

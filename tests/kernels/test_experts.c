@@ -164,8 +164,6 @@ static void check_routing(struct sw_stream *stream, const char *label, sw_dtype 
 }
 
 static void check_routings(struct pair *pair) {
-    if (!sw_device_info(pair->device).host_memory)
-        return; /* GPUs refuse these ops */
     for (size_t size = 0; size < sizeof routes / sizeof routes[0]; size++)
         for (int kind = 0; kind < ROUTINGS * LOGITS; kind++) {
             const struct sw_routing s = routing_of(size, kind % ROUTINGS);
@@ -243,8 +241,6 @@ static void check_order(struct sw_stream *stream, size_t size, enum spread sprea
 }
 
 static void check_orders(struct pair *pair) {
-    if (!sw_device_info(pair->device).host_memory)
-        return; /* GPUs refuse these ops */
     for (size_t size = 0; size < sizeof orders / sizeof orders[0]; size++)
         for (int spread = 0; spread < SPREADS; spread++)
             check_order(pair->stream, size, (enum spread)spread);
@@ -321,8 +317,6 @@ static void check_scales(struct pair *pair, sw_dtype type, size_t size, bool in_
 }
 
 static void check_all_rows(struct pair *pair) {
-    if (!sw_device_info(pair->device).host_memory)
-        return; /* GPUs refuse these ops */
     for (size_t size = 0; size < sizeof moves / sizeof moves[0]; size++)
         for (int i = 0; i < 2 * TEST_TYPES; i++) {
             check_moves(pair, test_types[i % TEST_TYPES], size, i >= TEST_TYPES);

@@ -1,0 +1,328 @@
+/* Routing to experts, the order of rows by expert, and the ops on such rows. Routing takes a warp per row, and a block
+ * per expert sorts that expert's pairs. */
+#include "kernels/cuda/rows.cuh"
+
+static __device__ __forceinline__ int lane_of_thread(void) {
+    return (int)(threadIdx.x % SW_WARP);
+}
+
+/* Returns whether expert i, with logit a, comes before expert j, with logit b. */
+static __device__ __forceinline__ bool comes_before(float a, int i, float b, int j) {
+    const bool a_is_nan = a != a, b_is_nan = b != b;
+    if (a_is_nan != b_is_nan)
+        return b_is_nan;
+    return a_is_nan || a == b ? i < j : a > b;
+}
+
+namespace {
+struct ranked {
+    float logit;
+    int expert; /* -1: none */
+};
+} // namespace
+
+/* Finds the first expert of a row after `last`; last.expert -1: the very first. All lanes get the result. */
+template <typename T>
+static __device__ __forceinline__ ranked next_expert(const T *logits, int experts, const ranked &last) {
+    ranked best = {0.0f, -1};
+    for (int e = lane_of_thread(); e < experts; e += SW_WARP) {
+        const float logit = sw_widen(logits[e]);
+        const bool is_left = last.expert < 0 || comes_before(last.logit, last.expert, logit, e);
+        if (is_left && (best.expert < 0 || comes_before(logit, e, best.logit, best.expert)))
+            best = {logit, e};
+    }
+    for (int distance = SW_WARP / 2; distance > 0; distance /= 2) {
+        const float logit = __shfl_xor_sync(SW_ALL_LANES, best.logit, distance);
+        const int expert = __shfl_xor_sync(SW_ALL_LANES, best.expert, distance);
+        if (expert >= 0 && (best.expert < 0 || comes_before(logit, expert, best.logit, best.expert)))
+            best = {logit, expert};
+    }
+    return best;
+}
+
+/* Returns the sum over the experts that the softmax is over of exp(logit - largest), of which `share` is that of the
+ * lane's slot; NaN if the row has a NaN. */
+template <typename T>
+static __device__ __forceinline__ float denominator(const sw_routing &shape, const T *logits, float largest,
+                                                    float share) {
+    float all = 0.0f;
+    for (int e = lane_of_thread(); e < (int)shape.experts; e += SW_WARP)
+        all += expf(sw_widen(logits[e]) - largest);
+    all = sw_warp_sum(all);
+    const float chosen = sw_warp_sum(share);
+    return all != all || (shape.softmax_first && !shape.normalised) ? all : chosen;
+}
+
+enum { ROUTE_ROWS = SW_BLOCK_THREADS / SW_WARP };
+static_assert((int)SW_MOST_CHOSEN <= (int)SW_WARP, "a lane has one slot");
+
+template <typename T>
+static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
+    route_kernel(sw_routing shape, const T *logits, int32_t *expert, float *weight) {
+    const int64_t row = (int64_t)blockIdx.x * ROUTE_ROWS + threadIdx.y;
+    const int lane = lane_of_thread();
+    if (row >= shape.rows)
+        return;
+    const T *own = logits + row * shape.experts;
+    ranked last = {0.0f, -1}, mine = {0.0f, -1};
+    float largest = 0.0f;
+    for (int slot = 0; slot < (int)shape.chosen; slot++) {
+        last = next_expert(own, (int)shape.experts, last);
+        if (slot == 0)
+            largest = last.logit;
+        if (slot == lane)
+            mine = last;
+    }
+    const float share = mine.expert >= 0 ? expf(mine.logit - largest) : 0.0f;
+    const float sum = denominator(shape, own, largest, share);
+    if (mine.expert >= 0) {
+        expert[row * shape.chosen + lane] = mine.expert;
+        weight[row * shape.chosen + lane] = share / sum;
+    }
+}
+
+template <typename T> static void route(cudaStream_t stream, const sw_route_forward *op) {
+    SW_LAUNCH(route_kernel<T>, sw_blocks(op->shape->rows, ROUTE_ROWS), dim3(SW_WARP, ROUTE_ROWS), 0, stream, *op->shape,
+              (const T *)op->logits, op->expert, op->weight);
+}
+
+void sw_cuda_route_forward(cudaStream_t stream, const void *args) {
+    const sw_route_forward *op = (const sw_route_forward *)args;
+    if (op->shape->rows > 0)
+        SW_FOR_TYPE(op->type, route, stream, op);
+}
+
+/* Each lane has a slot, and then experts, for which it asks all slots. */
+template <typename T>
+static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
+    route_back_kernel(sw_routing shape, const T *logits, const int32_t *expert, const float *d_weight, T *d_logits) {
+    const int64_t row = (int64_t)blockIdx.x * ROUTE_ROWS + threadIdx.y;
+    const int lane = lane_of_thread(), chosen = (int)shape.chosen, experts = (int)shape.experts;
+    if (row >= shape.rows)
+        return;
+    const T *own = logits + row * experts;
+    const bool has_slot = lane < chosen, spans_all = shape.softmax_first && !shape.normalised;
+    const int mine = has_slot ? expert[row * chosen + lane] : -1;
+    const float gradient = has_slot ? d_weight[row * chosen + lane] : 0.0f;
+    const float largest = sw_widen(own[expert[row * chosen]]);
+    const float share = has_slot ? expf(sw_widen(own[mine]) - largest) : 0.0f;
+    const float sum = denominator(shape, own, largest, share);
+    const float weighted = sw_warp_sum(share / sum * gradient);
+    for (int first = 0; first < experts; first += SW_WARP) {
+        const int e = first + lane;
+        bool counts = spans_all;
+        float of_expert = 0.0f;
+        for (int slot = 0; slot < chosen; slot++) {
+            const int other = __shfl_sync(SW_ALL_LANES, mine, slot);
+            const float value = __shfl_sync(SW_ALL_LANES, gradient, slot);
+            counts = counts || other == e;
+            of_expert = other == e ? value : of_expert;
+        }
+        if (e < experts)
+            sw_round(counts ? expf(sw_widen(own[e]) - largest) / sum * (of_expert - weighted) : 0.0f,
+                     &d_logits[row * experts + e]);
+    }
+}
+
+template <typename T> static void route_back(cudaStream_t stream, const sw_route_backward *op) {
+    SW_LAUNCH(route_back_kernel<T>, sw_blocks(op->shape->rows, ROUTE_ROWS), dim3(SW_WARP, ROUTE_ROWS), 0, stream,
+              *op->shape, (const T *)op->logits, op->expert, op->d_weight, (T *)op->d_logits);
+}
+
+void sw_cuda_route_backward(cudaStream_t stream, const void *args) {
+    const sw_route_backward *op = (const sw_route_backward *)args;
+    if (op->shape->rows > 0)
+        SW_FOR_TYPE(op->type, route_back, stream, op);
+}
+
+enum { ORDER_WARPS = SW_BLOCK_THREADS / SW_WARP };
+
+/* A block per expert counts the pairs of earlier experts, and then gives its own pairs places in their order. */
+static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
+    order_kernel(int pairs, const int32_t *expert, int32_t *offset, int32_t *source, int32_t *place) {
+    SW_SHARED(int, counts, [ORDER_WARPS]);
+    const int own = (int)blockIdx.x, lane = lane_of_thread(), warp = (int)threadIdx.x / SW_WARP;
+    int earlier = 0;
+    for (int64_t pair = threadIdx.x; pair < pairs; pair += SW_BLOCK_THREADS)
+        earlier += expert[pair] < own;
+    for (int distance = SW_WARP / 2; distance > 0; distance /= 2)
+        earlier += __shfl_xor_sync(SW_ALL_LANES, earlier, distance);
+    if (lane == 0)
+        counts[warp] = earlier;
+    __syncthreads();
+    int next = 0;
+    for (int w = 0; w < ORDER_WARPS; w++)
+        next += counts[w];
+    if (threadIdx.x == 0)
+        offset[own] = next;
+    for (int64_t first = 0; first < pairs; first += SW_BLOCK_THREADS) {
+        const int64_t pair = first + threadIdx.x;
+        const bool is_own = pair < pairs && expert[pair] == own;
+        const unsigned vote = __ballot_sync(SW_ALL_LANES, is_own);
+        __syncthreads();
+        if (lane == 0)
+            counts[warp] = __popc(vote);
+        __syncthreads();
+        int at = next + __popc(vote & ((1u << lane) - 1u));
+        for (int w = 0; w < ORDER_WARPS; w++) {
+            at += w < warp ? counts[w] : 0;
+            next += counts[w];
+        }
+        if (is_own) {
+            source[at] = (int32_t)pair;
+            place[pair] = at;
+        }
+    }
+    if (threadIdx.x == 0 && blockIdx.x == gridDim.x - 1)
+        offset[own + 1] = next;
+}
+
+void sw_cuda_order_by_expert(cudaStream_t stream, const void *args) {
+    const sw_order_by_expert *op = (const sw_order_by_expert *)args;
+    SW_LAUNCH(order_kernel, (unsigned)op->experts, SW_BLOCK_THREADS, 0, stream, (int)(op->rows * op->chosen),
+              op->expert, op->offset, op->source, op->place);
+}
+
+namespace {
+template <typename T> struct permuting {
+    enum { VECTORS = 2 };
+    struct held {
+        float values[SW_ELEMS];
+    };
+    int64_t cols;
+    int chosen;
+    const int32_t *source;
+    const T *x;
+    T *y;
+    __device__ __forceinline__ void load(int64_t row, int64_t col, int64_t count, bool aligned, held &h) const {
+        sw_load_elems(x + source[row] / chosen * cols + col, count, aligned, h.values);
+    }
+    __device__ __forceinline__ void store(int64_t row, int64_t col, int64_t count, bool aligned, held &h) const {
+        sw_store_elems(y + row * cols + col, count, aligned, h.values);
+    }
+};
+
+template <typename T> struct unpermuting {
+    enum { VECTORS = 1 };
+    struct held {
+        float sums[SW_ELEMS];
+    };
+    int64_t cols;
+    int chosen;
+    const int32_t *place;
+    const T *x, *addend;
+    T *y;
+    __device__ __forceinline__ void load(int64_t row, int64_t col, int64_t count, bool aligned, held &h) const {
+        for (int i = 0; i < SW_ELEMS; i++)
+            h.sums[i] = 0.0f;
+        if (addend != NULL)
+            sw_load_elems(addend + row * cols + col, count, aligned, h.sums);
+        for (int slot = 0; slot < chosen; slot++) {
+            float terms[SW_ELEMS];
+            sw_load_elems(x + place[row * chosen + slot] * cols + col, count, aligned, terms);
+            for (int i = 0; i < SW_ELEMS; i++)
+                h.sums[i] += terms[i];
+        }
+    }
+    __device__ __forceinline__ void store(int64_t row, int64_t col, int64_t count, bool aligned, held &h) const {
+        sw_store_elems(y + row * cols + col, count, aligned, h.sums);
+    }
+};
+
+template <typename T> struct scaling {
+    enum { VECTORS = 2 };
+    struct held {
+        float values[SW_ELEMS];
+    };
+    int64_t cols;
+    const int32_t *source;
+    const float *weight;
+    const T *x;
+    T *y;
+    __device__ __forceinline__ void load(int64_t row, int64_t col, int64_t count, bool aligned, held &h) const {
+        const float factor = weight[source[row]];
+        sw_load_elems(x + row * cols + col, count, aligned, h.values);
+        for (int i = 0; i < SW_ELEMS; i++)
+            h.values[i] *= factor;
+    }
+    __device__ __forceinline__ void store(int64_t row, int64_t col, int64_t count, bool aligned, held &h) const {
+        sw_store_elems(y + row * cols + col, count, aligned, h.values);
+    }
+};
+} // namespace
+
+template <typename T> static void permute(cudaStream_t stream, const sw_permute_rows *op) {
+    const bool aligned = op->cols % SW_ELEMS == 0 && sw_is_aligned(op->x) && sw_is_aligned(op->y);
+    const permuting<T> map = {op->cols, (int)op->chosen, op->source, (const T *)op->x, (T *)op->y};
+    sw_for_rows(stream, op->rows * op->chosen, op->cols, map, aligned);
+}
+
+void sw_cuda_permute_rows(cudaStream_t stream, const void *args) {
+    const sw_permute_rows *op = (const sw_permute_rows *)args;
+    if (op->rows > 0)
+        SW_FOR_TYPE(op->type, permute, stream, op);
+}
+
+template <typename T> static void unpermute(cudaStream_t stream, const sw_unpermute_rows *op) {
+    const bool aligned =
+        op->cols % SW_ELEMS == 0 && sw_is_aligned(op->x) && sw_is_aligned(op->addend) && sw_is_aligned(op->y);
+    const unpermuting<T> map = {op->cols,         (int)op->chosen,       op->place,
+                                (const T *)op->x, (const T *)op->addend, (T *)op->y};
+    sw_for_rows(stream, op->rows, op->cols, map, aligned);
+}
+
+void sw_cuda_unpermute_rows(cudaStream_t stream, const void *args) {
+    const sw_unpermute_rows *op = (const sw_unpermute_rows *)args;
+    if (op->rows > 0)
+        SW_FOR_TYPE(op->type, unpermute, stream, op);
+}
+
+template <typename T> static void scale(cudaStream_t stream, const sw_scale_rows *op) {
+    const bool aligned = op->cols % SW_ELEMS == 0 && sw_is_aligned(op->x) && sw_is_aligned(op->y);
+    const scaling<T> map = {op->cols, op->source, op->weight, (const T *)op->x, (T *)op->y};
+    sw_for_rows(stream, op->rows, op->cols, map, aligned);
+}
+
+void sw_cuda_scale_rows(cudaStream_t stream, const void *args) {
+    const sw_scale_rows *op = (const sw_scale_rows *)args;
+    if (op->rows > 0)
+        SW_FOR_TYPE(op->type, scale, stream, op);
+}
+
+template <typename T, int THREADS>
+static __global__ void __launch_bounds__(SW_BLOCK_THREADS, SW_ROW_BLOCKS)
+    scale_back_kernel(int64_t rows, int64_t cols, const int32_t *source, const float *weight, const T *x, const T *dy,
+                      T *dx, float *d_weight, bool aligned) {
+    const int64_t row = sw_row_of_thread<THREADS>();
+    if (row >= rows)
+        return;
+    const int32_t pair = source[row];
+    const float factor = weight[pair];
+    float sum = 0.0f;
+    for (int64_t col = threadIdx.x * SW_ELEMS; col < cols; col += THREADS * SW_ELEMS) {
+        float value[SW_ELEMS], gradient[SW_ELEMS];
+        sw_load_elems(x + row * cols + col, cols - col, aligned, value);
+        sw_load_elems(dy + row * cols + col, cols - col, aligned, gradient);
+        for (int i = 0; i < SW_ELEMS; i++) {
+            sum = fmaf(gradient[i], value[i], sum);
+            gradient[i] *= factor;
+        }
+        sw_store_elems(dx + row * cols + col, cols - col, aligned, gradient);
+    }
+    sum = sw_row_sum<THREADS>(sum);
+    if (threadIdx.x == 0)
+        d_weight[pair] = sum;
+}
+
+template <typename T> static void scale_back(cudaStream_t stream, const sw_scale_rows_backward *op) {
+    const bool aligned =
+        op->cols % SW_ELEMS == 0 && sw_is_aligned(op->x) && sw_is_aligned(op->dy) && sw_is_aligned(op->dx);
+    SW_FOR_ROWS(scale_back_kernel, T, op->rows, op->cols, stream, op->rows, op->cols, op->source, op->weight,
+                (const T *)op->x, (const T *)op->dy, (T *)op->dx, op->d_weight, aligned);
+}
+
+void sw_cuda_scale_rows_backward(cudaStream_t stream, const void *args) {
+    const sw_scale_rows_backward *op = (const sw_scale_rows_backward *)args;
+    if (op->rows > 0)
+        SW_FOR_TYPE(op->type, scale_back, stream, op);
+}
