@@ -9,7 +9,8 @@ from program import script_test
 GOLDEN = os.path.join(os.path.dirname(program.HERE), "data")
 SCRATCH = program.scratch_folder()
 DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(8, 20000))
-FAMILIES = ("llama-a", "mistral-a", "qwen2-a", "qwen3-a", "phi3-a")
+FAMILIES = ("llama-a", "mistral-a", "qwen2-a", "qwen3-a", "phi3-a", "mixtral-a", "qwen3-moe-a", "olmoe-a")
+EXPERTS = ("mixtral-a", "qwen3-moe-a", "olmoe-a")
 STEPS, HALF = 6, 3
 
 
@@ -64,4 +65,38 @@ def an_export_is_a_model():
     return problems
 
 
-script_test.run(a_resumed_run_has_the_same_numbers, what_is_not_trained_stays, an_export_is_a_model)
+def frozen_experts_stay_and_the_others_train_alike():
+    """In one step without clipping, what is trained moves by the same bits whether some experts are frozen or not."""
+    problems = []
+    for family in EXPERTS:
+        for run, more in (("all", ()), ("some", ("--freeze", "*.experts.[13].*"))):
+            train(family, f"{family}-{run}", 1, "optimizer=nvme", "--precision", "fp32", "--clip", 0, *more)
+            program.must("export", path(f"{family}-{run}"), path(f"{family}-{run}-out"))
+        before = tensors_of(os.path.join(GOLDEN, family))
+        moved, some = (tensors_of(path(f"{family}-{run}-out")) for run in ("all", "some"))
+        frozen = {name for name in before if ".experts.1." in name or ".experts.3." in name}
+        wanted = {name: (before if name in frozen else moved)[name] for name in before}
+        problems += [f"{family}: {name} differs" for name in program.differences(wanted, some)]
+        problems += [f"{family}: {name} did not move" for name in before if moved[name] == before[name]]
+        if len(frozen) != 2 * 2 * 3:
+            problems.append(f"{family}: frozen are {frozen}")
+    return problems
+
+
+def what_experts_lack_is_refused_by_name():
+    problems = []
+    model = ("--model", os.path.join(GOLDEN, "mixtral-a"), "--data", DATA, "--run", path("refused"), *program.SHAPE)
+    for flags, words in ((("--precision", "fp8", "--optimizer-state", "bf16"), "--precision fp8 is not supported for mixtral"),
+                         (("--tiles", 2), "--tiles 2 is not supported for mixtral, whose blocks have experts"),
+                         (("--lora", 4), "'all' in --lora-targets names matrices of experts"),
+                         (("--lora", 4, "--lora-targets", "q_proj,w1"), "'w1' in --lora-targets names matrices of experts"),
+                         (("--lora", 4, "--lora-targets", "attention", "--base-format", "int8"),
+                          "--base-format int8 is not supported for mixtral")):
+        done = program.run("train", *model, "--steps", 1, *flags)
+        if done.code == 0 or words not in " ".join(done.err.split()):
+            problems.append(f"{flags}: {done.code}, {done.err!r}")
+    return problems
+
+
+script_test.run(a_resumed_run_has_the_same_numbers, what_is_not_trained_stays, an_export_is_a_model,
+                frozen_experts_stay_and_the_others_train_alike, what_experts_lack_is_refused_by_name)

@@ -29,6 +29,7 @@ struct training {
     sw_quant gather, reduce;
     sw_optimizer_format optimizer;
     bool fp8;
+    bool experts; /* the model is same_expert_config */
 };
 
 /* The most by which losses and norms in fp32 may differ from those of one rank, as a share. */
@@ -43,6 +44,7 @@ struct job {
     sw_dtype type;
     sw_optimizer_format optimizer;
     bool fp8;
+    bool experts;
     struct sw_tuning tuning;
     sw_quant gather, reduce;
     int reduce_nodes;        /* nodes over which gradients are reduced in two levels; 0 or 1: one level */
@@ -57,6 +59,8 @@ static int ranks_of(const struct job *job) {
 static struct harness_spec spec_of(const struct job *job) {
     struct harness_spec spec = same_narrow_spec(job->type, job->optimizer, SW_ROUND_STOCHASTIC);
     spec.shape.fp8 = job->fp8;
+    if (job->experts)
+        spec.config = &same_expert_config;
     spec.comm = job->comm;
     spec.shape.tuning = job->tuning;
     spec.gather = job->gather;
@@ -384,6 +388,7 @@ static struct job job_of(const struct training *training) {
     return (struct job){.type = training->type,
                         .optimizer = training->optimizer,
                         .fp8 = training->fp8,
+                        .experts = training->experts,
                         .tuning = training->tuning,
                         .gather = training->gather,
                         .reduce = training->reduce,
@@ -450,6 +455,12 @@ static void four_ranks_give_the_same_bits_in_fp32(void **state) {
 /* Six ranks, and no unit of more than five grains. */
 static void ranks_without_a_grain_keep_step(void **state) {
     CHECK({.ranks = 6, .type = SW_F32, .variants = 2});
+}
+
+/* Every rank has its own rows, and so its own routing. */
+static void experts_give_the_same_bits(void **state) {
+    CHECK({.ranks = 2, .type = SW_F32, .variants = 6, .experts = true},
+          {.ranks = 3, .type = SW_BF16, .variants = 3, .experts = true, .optimizer = SW_OPTIMIZER_8BIT});
 }
 
 /* The tied embedding and one block are not trained. */
@@ -562,6 +573,7 @@ int main(void) {
         in_directory(three_ranks_give_the_same_bits_in_bf16),
         in_directory(four_ranks_give_the_same_bits_in_fp32),
         in_directory(ranks_without_a_grain_keep_step),
+        in_directory(experts_give_the_same_bits),
         in_directory(frozen_units_are_the_same_on_all_ranks),
         in_directory(units_of_both_spans_give_the_same_bits),
         in_directory(a_quantized_base_gives_the_same_bits),

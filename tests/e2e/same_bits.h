@@ -14,6 +14,8 @@ extern const struct sw_model_config same_config;
 /* Rotary positions, grouped heads with norms and a window, gated: all that the other has not; and its table is not
  * tied, so that a step may fetch only the rows that it names. */
 extern const struct sw_model_config same_rotary_config;
+/* Five experts, two for each token; tied. */
+extern const struct sw_model_config same_expert_config;
 #define SAME_CLIP 1.3
 struct harness_spec same_spec(sw_dtype type);
 /* The same with narrow optimizer state, whose units have wide grains. */

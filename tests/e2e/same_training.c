@@ -46,6 +46,31 @@ const struct sw_model_config same_rotary_config = {
     .rope = {.theta = 100.0, .truncate = true},
 };
 
+const struct sw_model_config same_expert_config = {
+    .family = "qwen3_moe",
+    .vocab = 515,
+    .hidden = 80,
+    .layers = 3,
+    .heads = 4,
+    .kv_heads = 2,
+    .head_dim = 20,
+    .max_positions = 32,
+    .norm_epsilon = 1e-6,
+    .init_std = 0.05,
+    .activation = SW_SILU,
+    .tied_embeddings = true,
+    .norm = SW_NORM_RMS,
+    .positions = SW_POSITIONS_ROTARY,
+    .gated = true,
+    .out_first = true,
+    .qk_norm = true,
+    .experts = 5,
+    .chosen_experts = 2,
+    .expert_ffn = 52,
+    .normalises_chosen = true,
+    .rope = {.theta = 100.0, .truncate = true},
+};
+
 struct harness_spec same_spec(sw_dtype type) {
     return (struct harness_spec){
         .config = &same_config,
