@@ -394,7 +394,6 @@ def bases_that_are_not_stored_so_are_refused():
     problems = program.refused_each(rows)
     return problems + program.refused_each(
         [("nothing frozen", base(even, "fp8"), "--lora or --freeze"),
-         ("tensor groups", base(even, "fp8", *LORA, "--tensor", 2), "--tensor 2", "int8 or nf4"),
          ("random weights", base("llama-tiny", "fp8", "--init", *LORA), "--init"),
          ("fp8 twice", train(even, "none", *LORA, "--base-format", "fp8", precision="fp8"), "--precision fp8")], status=2)
 
