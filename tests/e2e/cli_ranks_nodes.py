@@ -108,7 +108,7 @@ def what_cannot_be_is_refused_by_a_sentence():
 
 def a_plan_says_what_goes_between_nodes():
     def plan(*more):
-        return run("plan", "--model", "gpt2-124m", "--ranks", 4, "--zero", 3, "--ranks-per-node", 2, "--device", "cpu", "--json",
+        return run("plan", "--model", "gpt2-demo", "--ranks", 4, "--zero", 3, "--ranks-per-node", 2, "--device", "cpu", "--json",
                    "--device-memory", "64GiB", "--host-memory", "8GiB", "--rates", path("rates.json"), *more)
     plain, kept = (json.loads(plan(*more).out) for more in ((), ("--zero-secondary", "node")))
     ratio = kept["sent"]["between_bytes"] / plain["sent"]["between_bytes"]
