@@ -29,7 +29,7 @@ COMMANDS = {
 # Their flags are those of their own tests.
 BENCHES = ("copy", "comm", "update", "gemm", "experts", "attention", "compute", "load", "step", "zero", "io")
 PLAN_FIELDS = {"model": str, "parameters": int, "batch_tokens": int, "micro_batch": int, "seq": int, "precision": str,
-               "optimizer_state": str, "grads_state": str,
+               "active_parameters": int, "optimizer_state": str, "grads_state": str,
                "recompute": list, "commit_every_step": bool, "store_bytes": int, "disk_bytes": int, "peak_bytes": dict,
                "placement": dict, "updates": list, "frozen": type(None), "group": int, "order_prices": list, "update_prices": (dict, type(None)), "placement_prices": (dict, type(None)), "lanes": dict, "ops": int, "waits": int, "predicted": dict,
                "saves": (dict, type(None)), "writes": dict, "data": (dict, type(None)), "would_help": type(None),
