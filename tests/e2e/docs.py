@@ -159,7 +159,8 @@ def examples_of_help_run():
 def quick_bench(words):
     """The arguments of a bench with one round of a small model or size, where the bench has them."""
     quick = {"comm": ("--rounds 1", "--size 64KiB"), "copy": ("--rounds 1", "--size 64KiB"),
-             "load": ("--rounds 1", "--model gpt2-tiny"), "update": ("--rounds 1",), "zero": ("--model gpt2-tiny",),
+             "experts": ("--rounds 1", "--tokens 64"), "load": ("--rounds 1", "--model gpt2-tiny"),
+             "update": ("--rounds 1",), "zero": ("--model gpt2-tiny",),
              "step": ("--rounds 1", "--steps 1", "--model gpt2-tiny")}
     for setting in quick.get(words[1], ("--rounds 1", "--model gpt2-tiny")):
         flag, value = setting.split()
