@@ -933,7 +933,7 @@ const char *sw_run_model_lack(const char *export, const struct sw_run_model *fro
         return text;
     else if (sw_model_text_is_there(from->folder))
         snprintf(text, SW_RUN_MODEL_CHARS, ", without tokenizer.json: that of %s was not copied", from->folder);
-    else if (from->folder != NULL || from->model[0] != '/')
+    else if (from->folder != NULL || from->model[0] != '/' || sw_path_exists(from->model))
         snprintf(text, SW_RUN_MODEL_CHARS, ", without tokenizer.json: %s has none",
                  from->folder != NULL ? from->folder : from->model);
     else

@@ -204,6 +204,11 @@ def what_an_export_lacks_is_said():
     expect(problems, "a preset has no files", kept_in(preset), [])
     ended = must(problems, "export of a preset", "export", preset, path("preset-export"), env=env)
     expect(problems, ended.err, "without tokenizer.json: gpt2-tiny has none" in ended.err, True)
+    described = program.write(path("described.json"), json.dumps(hf_folder.config()))
+    must(problems, "train by a config.json", "train", "--model", described, "--init", "--data", data, "--run", path("by-config"),
+         "--steps", 1, *program.SHAPE, env=env)
+    ended = must(problems, "export of a config.json", "export", path("by-config"), path("by-config-export"), env=env)
+    expect(problems, ended.err, f"without tokenizer.json: {described} has none" in ended.err, True)
     return problems
 
 
