@@ -126,6 +126,12 @@ int64_t sw_adapters_handed_bytes(const struct sw_model *model, const struct sw_t
     return shares ? most_shared(model, tile) * shared_elems(model) * (int64_t)sizeof(float) : 0;
 }
 
+/* Returns where the later tiles sum the gradient of a factor that they share. */
+static float *handed_acc_at(const struct sw_model *model, const struct sw_unit_call *call,
+                            const struct sw_factor *factor) {
+    return (float *)area_at(call->grad, sw_adapters_handed_offset(model)) + factor->place * shared_elems(model);
+}
+
 /* Return the address of a factor, and of its accumulator. */
 static const void *factor_at(const struct sw_model *model, const struct sw_unit_call *call,
                              const struct sw_factor *factor) {
@@ -137,10 +143,7 @@ static const void *factor_at(const struct sw_model *model, const struct sw_unit_
 
 static float *factor_acc_at(const struct sw_model *model, const struct sw_unit_call *call,
                             const struct sw_factor *factor) {
-    float *handed = area_at(call->grad, sw_adapters_handed_offset(model));
-    if (factor->unit == call->unit)
-        return acc_at(model, call, factor->tensor);
-    return handed + factor->place * shared_elems(model);
+    return factor->unit == call->unit ? acc_at(model, call, factor->tensor) : handed_acc_at(model, call, factor);
 }
 
 /* Return the address of the rows of B that the rank multiplies by, and of their accumulator. */
@@ -257,10 +260,9 @@ static sw_status zero_handed_acc(const struct sw_model *model, const struct sw_u
 
 static sw_status add_handed_acc(const struct sw_model *model, const struct sw_unit_call *call,
                                 const struct sw_factor *factor) {
-    const float *handed = area_at(call->grad, sw_adapters_handed_offset(model));
     float *acc = acc_at(model, call, factor->tensor);
     return sw_add(call->stream, .type = SW_F32, .elems = factor_elems(model, factor), .a = acc,
-                  .b = handed + factor->place * shared_elems(model), .y = acc);
+                  .b = handed_acc_at(model, call, factor), .y = acc);
 }
 
 sw_status sw_adapters_hand_on(const struct sw_model *model, const struct sw_unit_call *call) {

@@ -252,15 +252,19 @@ static int64_t common_divisor(int64_t a, int64_t b) {
     return a;
 }
 
-/* Tells whether one matrix holds the rows of queries, keys and values, whose parts would be of several runs of rows. */
-static bool is_fused(const struct sw_model_config *c) {
-    return c->out_first && sw_block_pieces(c, QKV_WEIGHT) == 1;
+/* Returns why the blocks of a model cannot be cut, neither into tiles nor among ranks: the end of a sentence about it.
+ * NULL: they can. Parts of a matrix with the rows of queries, keys and values would be of several runs of rows. */
+static const char *why_whole(const struct sw_model_config *c) {
+    if (c->experts > 0)
+        return "whose blocks have experts";
+    return c->out_first && sw_block_pieces(c, QKV_WEIGHT) == 1 ? "which has queries, keys and values in one matrix"
+                                                               : NULL;
 }
 
 /* Returns the largest number of tiles that a rank's part of each half can be cut into; the possible numbers are its
  * divisors. Ranks that share a key-value head cannot cut: every tile would need the whole head. */
 static int64_t most_tiles(const struct sw_model_config *c, int ranks) {
-    if (is_fused(c) || c->qk_norm || c->experts > 0 || c->kv_heads % ranks != 0)
+    if (why_whole(c) != NULL || c->qk_norm || c->kv_heads % ranks != 0)
         return 1;
     return common_divisor(common_divisor(c->heads, c->kv_heads), c->ffn) / ranks;
 }
@@ -269,24 +273,17 @@ bool sw_model_tiles_fit(const struct sw_model_config *config, int ranks, int64_t
     return tiles >= 1 && most_tiles(config, ranks) % tiles == 0;
 }
 
-static sw_status refuse_fused(const struct sw_model_config *c, const char *flag, int64_t parts) {
-    return sw_fail(SW_ERR_UNSUPPORTED,
-                   "%s %lld is not supported for %s, which has queries, keys and values in one matrix; give 1", flag,
-                   (long long)parts, c->family);
-}
-
-/* Refuses to cut the blocks of a mixture of experts. */
-static sw_status refuse_experts(const struct sw_model_config *c, const char *flag, int64_t parts) {
-    return sw_fail(SW_ERR_UNSUPPORTED, "%s %lld is not supported for %s, whose blocks have experts; give 1", flag,
-                   (long long)parts, c->family);
+/* Refuses to cut blocks that must stay whole. */
+static sw_status check_cut(const struct sw_model_config *c, const char *flag, int64_t parts) {
+    return parts <= 1 || why_whole(c) == NULL
+               ? SW_OK
+               : sw_fail(SW_ERR_UNSUPPORTED, "%s %lld is not supported for %s, %s; give 1", flag, (long long)parts,
+                         c->family, why_whole(c));
 }
 
 /* Refuses to cut key-value heads that ranks share into tiles. */
 static sw_status check_shared_heads(const struct sw_model_config *c, int ranks, int64_t tiles) {
-    if (tiles > 1 && c->experts > 0)
-        return refuse_experts(c, "--tiles", tiles);
-    if (tiles > 1 && is_fused(c))
-        return refuse_fused(c, "--tiles", tiles);
+    SW_TRY(check_cut(c, "--tiles", tiles));
     if (tiles > 1 && c->qk_norm)
         return sw_fail(SW_ERR_UNSUPPORTED,
                        "--tiles %lld is not supported for %s, whose heads share the norms of queries and keys; give 1",
@@ -356,7 +353,7 @@ static bool ranks_fit_kv_heads(const struct sw_model_config *c, int64_t ranks) {
 }
 
 static bool ranks_fit(const struct sw_model_config *c, int64_t ranks) {
-    return ranks >= 1 && (ranks == 1 || (!is_fused(c) && c->experts == 0)) && c->heads % ranks == 0 &&
+    return ranks >= 1 && (ranks == 1 || why_whole(c) == NULL) && c->heads % ranks == 0 &&
            ranks_fit_kv_heads(c, ranks) && c->ffn % ranks == 0 && ranks <= least_rows(c);
 }
 
@@ -369,10 +366,7 @@ static int64_t nearest_ranks(const struct sw_model_config *c, int64_t ranks) {
 }
 
 static sw_status check_ranks(const struct sw_model_config *c, int ranks) {
-    if (ranks > 1 && is_fused(c))
-        return refuse_fused(c, "--tensor", ranks);
-    if (ranks > 1 && c->experts > 0)
-        return refuse_experts(c, "--tensor", ranks);
+    SW_TRY(check_cut(c, "--tensor", ranks));
     const long long nearest = nearest_ranks(c, ranks);
     if (c->heads % ranks != 0)
         return sw_fail(SW_ERR_ARG, "--tensor %d must divide the model's %lld heads; the nearest that fits is %lld",

@@ -305,7 +305,7 @@ static sw_status play_both(struct player player[PLAYERS], bool leads, double *ou
         return sw_fail(SW_ERR_NOMEM, "cannot start a thread to measure a handover");
     const sw_status status = play(&player[0]);
     pthread_join(second, NULL);
-    *out_op_s = (double)(sw_now_ns() - start_ns) * 1e-9 / (leads ? turns() : PLAYERS * turns());
+    *out_op_s = (double)(sw_now_ns() - start_ns) * 1e-9 / ((leads ? 1 : PLAYERS) * turns());
     if (status == SW_OK && player[1].status != SW_OK)
         return sw_fail(player[1].status, "%s", player[1].message);
     return status;

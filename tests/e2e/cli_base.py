@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 
 import hf_folder
@@ -28,25 +27,6 @@ def path(*names):
     return os.path.join(SCRATCH, *names)
 
 
-def packed(values, kind):
-    """Their bytes in fp32 or in bf16, cut off."""
-    floats = array.array("f", values)
-    if sys.byteorder == "big":
-        floats.byteswap()
-    whole = floats.tobytes()
-    return whole if kind == "F32" else b"".join(whole[at + 2:at + 4] for at in range(0, len(whole), 4))
-
-
-def write_weights(file, tensors, kind="F32"):
-    header, pieces, end = {}, [], 0
-    for name, (shape, values) in tensors.items():
-        pieces.append(packed(values, kind))
-        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [end, end + len(pieces[-1])]}
-        end += len(pieces[-1])
-    with open(file, "wb") as out:
-        out.write(hf_folder.join(header, b"".join(pieces)))
-
-
 def drawn(seed):
     return {name: (shape, hf_folder.random_values(name, shape, seed))
             for name, shape in hf_folder.shapes(hidden=HIDDEN).items()}
@@ -56,7 +36,7 @@ def rounded(tensors):
     """The same tensors with the values that bf16 has of them."""
     found = {}
     for name, (shape, values) in tensors.items():
-        short = packed(values, "BF16")
+        short = hf_folder.packed(values, "BF16")
         wide = array.array("f", b"".join(b"\0\0" + short[at:at + 2] for at in range(0, len(short), 2)))
         found[name] = (shape, list(wide))
     return found
@@ -64,7 +44,7 @@ def rounded(tensors):
 
 def make(name, tensors, kind="F32"):
     folder = hf_folder.make(path(name), hf_folder.config(n_embd=HIDDEN), None)
-    write_weights(os.path.join(folder, WEIGHTS), tensors, kind)
+    program.write(os.path.join(folder, WEIGHTS), hf_folder.safetensors(tensors, lambda _: kind))
     return folder
 
 
@@ -74,7 +54,7 @@ def make_shards(name, tensors):
     shards = {"model-00001-of-00002.safetensors": {n: t for n, t in tensors.items() if ".h.1." not in n},
               "model-00002-of-00002.safetensors": {n: t for n, t in tensors.items() if ".h.1." in n}}
     for shard, some in shards.items():
-        write_weights(os.path.join(folder, shard), some)
+        program.write(os.path.join(folder, shard), hf_folder.safetensors(some))
     index = {"weight_map": {n: shard for shard, some in shards.items() for n in some}}
     program.write(os.path.join(folder, WEIGHTS + ".index.json"), json.dumps(index))
     return folder

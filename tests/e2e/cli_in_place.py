@@ -1,12 +1,10 @@
 """A run whose frozen weights are on NVMe reads them from the model's own files where these have them as they compute: the
 store has no copy of them, and the bits are those of every other placement. A base that changes is named when it is read."""
 
-import array
 import json
 import os
 import shutil
 import subprocess
-import sys
 
 import hf_folder
 import program
@@ -26,25 +24,6 @@ def path(*names):
     return os.path.join(SCRATCH, *names)
 
 
-def packed(values, kind):
-    """Their bytes in fp32 or in bf16, cut off."""
-    floats = array.array("f", values)
-    if sys.byteorder == "big":
-        floats.byteswap()
-    whole = floats.tobytes()
-    return whole if kind == "F32" else b"".join(whole[at + 2:at + 4] for at in range(0, len(whole), 4))
-
-
-def write_weights(file, tensors, kind_of):
-    header, pieces, end = {}, [], 0
-    for name, (shape, values) in tensors.items():
-        pieces.append(packed(values, kind_of(name)))
-        header[name] = {"dtype": kind_of(name), "shape": shape, "data_offsets": [end, end + len(pieces[-1])]}
-        end += len(pieces[-1])
-    with open(file, "wb") as out:
-        out.write(hf_folder.join(header, b"".join(pieces)))
-
-
 def make(name, kind_of, shards=False):
     """A folder with one file of weights, or with one for each block and one for the rest."""
     folder = hf_folder.make(path(name), hf_folder.config(n_embd=HIDDEN), None)
@@ -53,7 +32,7 @@ def make(name, kind_of, shards=False):
         block = tensor.split(".")[2] if shards and ".h." in tensor else "rest"
         files.setdefault(f"model-{block}.safetensors" if shards else WEIGHTS, []).append(tensor)
     for file, names in files.items():
-        write_weights(os.path.join(folder, file), {n: TENSORS[n] for n in names}, kind_of)
+        program.write(os.path.join(folder, file), hf_folder.safetensors({n: TENSORS[n] for n in names}, kind_of))
     if shards:
         index = {"weight_map": {n: file for file, names in files.items() for n in names}}
         program.write(os.path.join(folder, WEIGHTS + ".index.json"), json.dumps(index))

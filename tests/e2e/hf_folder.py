@@ -1,9 +1,11 @@
 """Hugging Face folders of small GPT-2 models, right ones and wrong ones, and what export writes read back."""
 
+import array
 import json
 import os
 import random
 import struct
+import sys
 
 HIDDEN, LAYERS, HEADS, POSITIONS = 32, 2, 4, 64
 
@@ -80,13 +82,22 @@ def tensors(seed, vocab=256):
     return {name: (shape, random_values(name, shape, seed)) for name, shape in shapes(vocab).items()}
 
 
-def safetensors(named):
-    header, data = {}, b""
+def packed(values, kind):
+    """Their bytes in fp32 or in bf16, cut off."""
+    floats = array.array("f", values)
+    if sys.byteorder == "big":
+        floats.byteswap()
+    whole = floats.tobytes()
+    return whole if kind == "F32" else b"".join(whole[at + 2:at + 4] for at in range(0, len(whole), 4))
+
+
+def safetensors(named, kind_of=lambda name: "F32"):
+    header, pieces, end = {}, [], 0
     for name, (shape, values) in named.items():
-        piece = struct.pack(f"<{len(values)}f", *values)
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(piece)]}
-        data += piece
-    return join(header, data)
+        pieces.append(packed(values, kind_of(name)))
+        header[name] = {"dtype": kind_of(name), "shape": shape, "data_offsets": [end, end + len(pieces[-1])]}
+        end += len(pieces[-1])
+    return join(header, b"".join(pieces))
 
 
 def join(header, data):
