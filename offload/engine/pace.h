@@ -1,7 +1,8 @@
 /* Decides whether steps speculate. Both ways give the same bits, so the times of past steps choose the faster one.
  *
- * * * A redo repeats the update's transfers, so nothing is speculated while more than a few steps clip or are skipped.
- * Otherwise each way is tried for some steps, the faster one goes on, and the other is tried again now and then. */
+ * A redo repeats the update's transfers, so speculation stays off while more than a few of the last steps clipped or
+ * were skipped. Otherwise each way runs for some trial steps, the faster one continues, and the slower one is tried
+ * again every SW_PACE_RETRY_STEPS steps. */
 #ifndef SW_OFFLOAD_ENGINE_PACE_H
 #define SW_OFFLOAD_ENGINE_PACE_H
 

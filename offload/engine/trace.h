@@ -1,8 +1,8 @@
-/* The trace keeps when the ops of the first programs of a run ran, and writes them as a Chrome trace (Perfetto reads it
- * too).
+/* The trace records when each op of a run's first programs ran, and writes the times as a Chrome trace, which Perfetto
+ * reads too.
  *
- * * All memory is taken before the first step. A program has an entry for each of its ops, so that lanes write without
- * locks. A program that does not fit whole is left out, and so are all later ones. */
+ * All memory is taken before the first step. Each op of a program has its own entry, so lanes write without locks. The
+ * first program that does not fit whole is left out, and so are all later ones. */
 #ifndef SW_OFFLOAD_ENGINE_TRACE_H
 #define SW_OFFLOAD_ENGINE_TRACE_H
 
@@ -10,15 +10,15 @@
 
 struct sw_trace;
 
-/* The start and end of an op; on an I/O lane its submission, and when the lane noticed its completion. An op that was
- * skipped (a redo without need) keeps SW_TRACE_NOT_RUN. */
+/* When an op started and ended. On an I/O lane: when it was submitted, and when the lane noticed its completion. An op
+ * that was skipped (a needless redo) keeps SW_TRACE_NOT_RUN. */
 struct sw_op_times {
     int64_t start_ns, end_ns;
-    bool host_wait; /* a GPU was given the op only after the host had seen the end of work that only the host follows */
+    bool host_wait; /* the op reached the GPU only after the host had seen earlier work end */
 };
 enum { SW_TRACE_NOT_RUN = -1 };
 
-/* Creates a trace with room for so many ops. The plan must outlive it. process: the name that viewers show, a literal.
+/* Creates a trace with room for `ops` ops. The plan must outlive it. process: the name that viewers show, a literal.
  * The caller destroys the trace. */
 sw_status sw_trace_create(const struct sw_plan *plan, int64_t ops, const char *process, struct sw_trace **out);
 void sw_trace_destroy(struct sw_trace *trace);
@@ -42,18 +42,21 @@ int64_t sw_trace_find_steady(const struct sw_trace *trace, int64_t step);
 /* Returns the number of training steps that the trace holds. */
 int64_t sw_trace_steps(const struct sw_trace *trace);
 
-/* Writes all programs that are kept; no lane may run. A lane whose ops overlap has further rows. Errors stay on the
- * file. */
+/* Writes all recorded programs; no lane may be running. A lane whose ops overlap gets more than one row. Errors stay on
+ * the file (ferror). */
 void sw_trace_write(const struct sw_trace *trace, FILE *out);
 
 /* The most spans of a lane; all lanes together have less than 2,000. */
 enum { SW_TIMELINE_LANE_SPANS = 220 };
 
-/* Writes the ops of a program that ran as a JSON object:
- *     {"seconds": from the first start to the last end, "ops": how many ran, "units": of the model, "lanes": {"read":
- * [SPAN, ...], ...}} A span is [start_us, duration_us, "what", first unit, last unit, ops, bytes]; unit -1: ops of no
- * unit. Spans of a lane do not overlap. Neighbours that are too short to be seen are one span, named for the longer of
- * them. Errors stay on the file. */
+/* Writes the timeline of one program as a JSON object with the fields
+ * - "seconds": from the first start to the last end;
+ * - "ops": the number of ops that ran; "units": the number of the model's units;
+ * - "lanes": an object with one array of spans per lane, such as "read".
+ *
+ * A span is [start_us, duration_us, "what", first unit, last unit, ops, bytes]; unit -1: the ops have no unit. Spans of
+ * a lane do not overlap. Neighbours too short to be seen become one span, named for the longest. Errors stay on the
+ * file (ferror). */
 void sw_timeline_write(const struct sw_plan *plan, const struct sw_program *program, const struct sw_op_times *times,
                        FILE *out);
 
