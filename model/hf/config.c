@@ -168,6 +168,76 @@ static sw_status find_family(const json_t *root, const char *origin, const struc
     return SW_OK;
 }
 
+/* Names of dropout rates. Training has no dropout, and a log line says so if a rate is above 0. */
+static const char *const dropout_fields[] = {"attention_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", NULL};
+
+/* Fields that conversion scripts, quantizers and web runtimes leave in the file. A log line says that they have no
+ * effect. */
+static const char *const passed_over_fields[] = {
+    "is_llama_config", "max_sequence_length", "transformers.js_config", "unsloth_fixed", "unsloth_version", NULL,
+};
+
+/* Fields that never change what is trained. */
+static const char *const harmless_fields[] = {
+    "_name_or_path",
+    "transformers_version",
+    "torch_dtype",
+    "dtype",
+    "use_cache",
+    "gradient_checkpointing",
+    "task_specific_params",
+    "finetuning_task",
+    "problem_type",
+    "id2label",
+    "label2id",
+    "num_labels",
+    "_num_labels",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "sep_token_id",
+    "decoder_start_token_id",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "suppress_tokens",
+    "begin_suppress_tokens",
+    "bad_words_ids",
+    "tokenizer_class",
+    "prefix",
+    "is_decoder",
+    "chunk_size_feed_forward",
+    "torchscript",
+    "use_bfloat16",
+    "tf_legacy_loss",
+    "return_dict",
+    "return_dict_in_generate",
+    "output_attentions",
+    "output_hidden_states",
+    "output_scores",
+    "max_length",
+    "min_length",
+    "do_sample",
+    "early_stopping",
+    "num_beams",
+    "num_beam_groups",
+    "diversity_penalty",
+    "temperature",
+    "top_k",
+    "top_p",
+    "typical_p",
+    "repetition_penalty",
+    "length_penalty",
+    "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size",
+    "num_return_sequences",
+    "remove_invalid_values",
+    "exponential_decay_length_penalty",
+    "attn_implementation",
+    "_attn_implementation",
+    "_attn_implementation_autoset",
+    NULL,
+};
+
 static bool name_in(const char *name, const char *const *names) {
     for (; *names != NULL; names++)
         if (strcmp(name, *names) == 0)
@@ -184,8 +254,8 @@ static bool is_known(const struct sw_family *family, const char *name) {
         if (strcmp(name, field->name) == 0)
             return true;
     return strcmp(name, family->activation_field) == 0 || name_in(name, read_here) || name_in(name, family->special) ||
-           name_in(name, family->harmless) || name_in(name, sw_harmless_fields) ||
-           name_in(name, sw_passed_over_fields) || name_in(name, sw_dropout_fields);
+           name_in(name, family->harmless) || name_in(name, harmless_fields) || name_in(name, passed_over_fields) ||
+           name_in(name, dropout_fields);
 }
 
 /* Logs fields that have no effect here: a user may expect one. */
@@ -195,8 +265,8 @@ static void say_passed_over(json_t *root, const char *origin) {
     char names[256] = "";
     size_t used = 0;
     json_object_foreach(root, name, value) {
-        const bool dropout = name_in(name, sw_dropout_fields) && json_number_value(value) != 0.0;
-        if ((dropout || name_in(name, sw_passed_over_fields)) && used < sizeof names)
+        const bool dropout = name_in(name, dropout_fields) && json_number_value(value) != 0.0;
+        if ((dropout || name_in(name, passed_over_fields)) && used < sizeof names)
             used += (size_t)snprintf(names + used, sizeof names - used, "%s%s%s", used > 0 ? ", " : "", name,
                                      dropout ? " (training has no dropout)" : "");
     }

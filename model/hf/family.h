@@ -1,5 +1,5 @@
-/* Families of models: how config.json describes each, and what its tensors are called. A family is an entry of the
- * table in family.c; the arithmetic knows only the description in config.h. */
+/* Families of models: how config.json describes each, and what its tensors are called. A family is an entry of
+ * SW_FAMILIES; the arithmetic knows only the description in config.h. */
 #ifndef SW_MODEL_HF_FAMILY_H
 #define SW_MODEL_HF_FAMILY_H
 
@@ -89,7 +89,7 @@ struct sw_family {
     const struct sw_config_activation *activations;
     const struct sw_config_fixed *fixed;
     const char *const *special;  /* names of fields that `derive` reads */
-    const char *const *harmless; /* names of fields without effect, in addition to sw_harmless_fields */
+    const char *const *harmless; /* names of fields without effect, in addition to those of every family */
     /* `derive` reads settings that depend on several fields; `write` writes those fields. */
     sw_status (*derive)(const struct sw_family *family, const json_t *root, const char *origin,
                         struct sw_model_config *out);
@@ -107,11 +107,6 @@ int sw_block_pieces(const struct sw_model_config *config, enum sw_block_tensor t
 /* Writes the checkpoint's name of a piece of a layer's tensor. */
 void sw_block_piece_name(const struct sw_model_config *config, int64_t layer, enum sw_block_tensor tensor, int piece,
                          char *out, size_t out_bytes);
-/* Names of fields that never change what is trained; each list ends with NULL. A log line says that the passed-over
- * fields, which other programs write, have no effect. */
-extern const char *const sw_harmless_fields[], *const sw_passed_over_fields[];
-/* Names of dropout rates. Training has no dropout, and a log line says so if a rate is above 0. */
-extern const char *const sw_dropout_fields[];
 
 /* Helpers for the functions of families. A field that is null counts as missing, as it does in transformers. */
 const json_t *sw_config_field_of(const json_t *root, const char *name);
@@ -125,7 +120,12 @@ enum { SW_SHOWN_CHARS = 48 };
 /* Writes a value as the file spells it, shortened if it is long. Returns buffer. */
 const char *sw_config_show(const json_t *value, char buffer[SW_SHOWN_CHARS]);
 
-extern const struct sw_family sw_gpt2_family, sw_llama_family, sw_mistral_family, sw_qwen2_family, sw_qwen3_family,
-    sw_phi3_family, sw_mixtral_family, sw_qwen3_moe_family, sw_olmoe_family;
+/* Every family, in the order in which messages name them. */
+#define SW_FAMILIES(entry)                                                                                             \
+    entry(gpt2) entry(llama) entry(mistral) entry(qwen2) entry(qwen3) entry(phi3) entry(mixtral) entry(qwen3_moe)      \
+        entry(olmoe)
+#define SW_DECLARE_FAMILY(name) extern const struct sw_family sw_##name##_family;
+SW_FAMILIES(SW_DECLARE_FAMILY)
+#undef SW_DECLARE_FAMILY
 
 #endif
