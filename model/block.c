@@ -536,7 +536,7 @@ sw_status sw_block_forward(struct sw_model *model, const struct sw_unit_call *ca
     const struct saved s = sw_saved_of(model, call);
     SW_TRY(fill_attention(model, call, &s));
     if (model->config.experts > 0)
-        return sw_experts_forward(model, call, s.norm2_out, &s);
+        return sw_experts_forward(model, call, s.norm2_out, s.residual, &s);
     SW_TRY(sw_mlp_forward(model, call, s.norm2_out, &s));
     return sw_linear_forward(model, call, LINEAR_DOWN, DOWN_WEIGHT, s.activated, s.residual, call->out);
 }

@@ -52,7 +52,8 @@ static struct sw_grouped_gemm product_of(const struct sw_model *model, enum sw_e
                                          const struct expert_run *run) {
     const struct sw_model_config *c = &model->config;
     const bool down = matrix == EXPERT_DOWN;
-    const int64_t in = down ? c->expert_ffn : c->hidden, out = down ? c->hidden : 2 * c->expert_ffn;
+    const int64_t inner = model->widths.expert_ffn;
+    const int64_t in = down ? inner : c->hidden, out = down ? c->hidden : 2 * inner;
     const sw_dtype type = model->shape.type;
     return (struct sw_grouped_gemm){.experts = run->count,
                                     .rows = sw_experts_pairs(model),
@@ -103,6 +104,8 @@ sw_status sw_experts_prepare(struct sw_model *model) {
         return SW_OK;
     SW_TRY(prepare_router(model));
     for (int64_t u = 1; u + 1 < model->units->count; u++) {
+        if (sw_block_tensor_in(model, u, EXPERTS) < 0)
+            continue;
         SW_TRY(prepare_unit(model, u, EXPERT_GATE));
         SW_TRY(prepare_unit(model, u, EXPERT_DOWN));
     }
@@ -158,14 +161,14 @@ static sw_status add_rows(const struct sw_model *model, const struct sw_unit_cal
 static sw_status activate(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
                           void *activated) {
     return sw_gated_forward(call->stream, model->shape.type, model->config.activation, sw_experts_pairs(model),
-                            model->config.expert_ffn, s->expert_up, activated);
+                            model->widths.expert_ffn, s->expert_up, activated);
 }
 
 /* Scales the activated values in place. */
 static sw_status scale(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
                        void *activated) {
     return sw_scale_rows(call->stream, .type = model->shape.type, .rows = sw_experts_pairs(model),
-                         .cols = model->config.expert_ffn, .source = s->expert_source, .weight = s->expert_weight,
+                         .cols = model->widths.expert_ffn, .source = s->expert_source, .weight = s->expert_weight,
                          .x = activated, .y = activated);
 }
 
@@ -190,60 +193,96 @@ sw_status sw_experts_up(const struct sw_model *model, const struct sw_unit_call 
 }
 
 sw_status sw_experts_forward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
-                             const struct saved *s) {
+                             const void *addend, const struct saved *s) {
     void *activated = area_at(call->work, model->work.expert_inner);
     void *results = area_at(call->work, model->work.expert_rows);
     SW_TRY(sw_experts_up(model, call, n, s));
     SW_TRY(activate(model, call, s, activated));
     SW_TRY(scale(model, call, s, activated));
     SW_TRY(multiply(model, call, s, EXPERT_DOWN, FORWARD, activated, results));
-    return add_rows(model, call, s, results, s->residual, call->out);
+    return add_rows(model, call, s, results, addend, call->out);
 }
 
-/* Goes from call->grad to the gradient at the results of the up products, in the work area, and to that at the weights.
- * Adds the gradients of the down matrices. */
-static sw_status down_backward(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
-                               void *up_grad, float *weight_grad) {
+/* Goes from call->grad to the gradient at the results of the up products and to that at the weights. Leaves the sorted
+ * rows of call->grad and the activated values in the work area. */
+static sw_status down_input_gradient(const struct sw_model *model, const struct sw_unit_call *call,
+                                     const struct saved *s, void *up_grad, float *weight_grad) {
     void *activated = area_at(call->work, model->work.expert_inner);
     void *inner_grad = area_at(call->work, model->work.expert_inner_grad), *sorted;
     SW_TRY(sort_rows(model, call, s, call->grad, &sorted));
     SW_TRY(multiply(model, call, s, EXPERT_DOWN, INPUT_GRADIENT, sorted, inner_grad));
     SW_TRY(activate(model, call, s, activated));
     SW_TRY(sw_scale_rows_backward(call->stream, .type = model->shape.type, .rows = sw_experts_pairs(model),
-                                  .cols = model->config.expert_ffn, .source = s->expert_source,
+                                  .cols = model->widths.expert_ffn, .source = s->expert_source,
                                   .weight = s->expert_weight, .x = activated, .dy = inner_grad, .dx = inner_grad,
                                   .d_weight = weight_grad));
-    SW_TRY(scale(model, call, s, activated));
-    SW_TRY(weight_gradient(model, call, s, EXPERT_DOWN, activated, sorted));
     return sw_gated_backward(call->stream, model->shape.type, model->config.activation, sw_experts_pairs(model),
-                             model->config.expert_ffn, s->expert_up, inner_grad, up_grad, NULL);
+                             model->widths.expert_ffn, s->expert_up, inner_grad, up_grad, NULL);
 }
 
-/* Computes the router's part of the gradient at the normalised input, and adds the gradient of its matrix. */
-static sw_status router_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
-                                 const struct saved *s, const float *weight_grad, void *dn) {
-    const int tensor = sw_block_tensor_in(model, call->unit, ROUTER);
-    void *logits_grad = area_at(call->work, model->work.router_grad);
-    void *scratch = area_at(call->work, model->work.scratch);
-    float *acc = acc_at(model, call, tensor);
+/* Adds the gradients of the down matrices, from what down_input_gradient left. */
+static sw_status down_weight_gradient(const struct sw_model *model, const struct sw_unit_call *call,
+                                      const struct saved *s) {
+    void *activated = area_at(call->work, model->work.expert_inner);
+    SW_TRY(scale(model, call, s, activated));
+    return weight_gradient(model, call, s, EXPERT_DOWN, activated, area_at(call->work, model->work.expert_rows));
+}
+
+/* Goes from the gradient at the weights to that at the router's logits, and to the router's part of the gradient at the
+ * normalised input. */
+static sw_status router_input_gradient(const struct sw_model *model, const struct sw_unit_call *call,
+                                       const struct saved *s, const float *weight_grad, void *logits_grad, void *dn) {
+    const void *matrix = tensor_at(model, call, sw_block_tensor_in(model, call->unit, ROUTER));
     SW_TRY(sw_route_backward(call->stream, .type = model->shape.type, .shape = &model->routing,
                              .logits = s->router_logits, .expert = s->expert_chosen, .d_weight = weight_grad,
                              .d_logits = logits_grad));
-    SW_TRY(sw_gemm(call->stream, &model->router.input_gradient, logits_grad, tensor_at(model, call, tensor), NULL, dn,
-                   scratch));
-    return acc == NULL ? SW_OK
-                       : sw_gemm(call->stream, &model->router.weight_gradient, logits_grad, n, NULL, acc, scratch);
+    return sw_gemm(call->stream, &model->router.input_gradient, logits_grad, matrix, NULL, dn,
+                   area_at(call->work, model->work.scratch));
 }
 
-/* The router's part comes first, so that the experts' parts are added to it before the sum is rounded. */
+/* Goes on from the gradient at the results of the up products to dn. The router's part comes first, so that the
+ * experts' parts are added to it before the sum is rounded. */
+static sw_status up_input_gradient(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
+                                   const float *weight_grad, void *product_grad, void *dn) {
+    void *rows = area_at(call->work, model->work.expert_rows);
+    SW_TRY(router_input_gradient(model, call, s, weight_grad, area_at(product_grad, sw_router_grad_offset(model)), dn));
+    SW_TRY(multiply(model, call, s, EXPERT_GATE, INPUT_GRADIENT, product_grad, rows));
+    return add_rows(model, call, s, rows, dn, dn);
+}
+
+sw_status sw_experts_input_gradient(const struct sw_model *model, const struct sw_unit_call *call,
+                                    const struct saved *s, void *product_grad, void *dn) {
+    float *weight_grad = area_at(call->work, model->work.expert_weight_grad);
+    SW_TRY(down_input_gradient(model, call, s, product_grad, weight_grad));
+    return up_input_gradient(model, call, s, weight_grad, product_grad, dn);
+}
+
+sw_status sw_experts_last_product(const struct sw_model *model, const struct sw_unit_call *call,
+                                  const struct saved *s) {
+    void *sorted;
+    SW_TRY(sort_rows(model, call, s, call->grad, &sorted));
+    SW_TRY(activate(model, call, s, area_at(call->work, model->work.expert_inner)));
+    return down_weight_gradient(model, call, s);
+}
+
+sw_status sw_experts_first_product(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                                   const struct saved *s, const void *product_grad) {
+    const void *logits_grad = (const char *)product_grad + sw_router_grad_offset(model);
+    float *acc = acc_at(model, call, sw_block_tensor_in(model, call->unit, ROUTER));
+    void *sorted;
+    SW_TRY(sort_rows(model, call, s, n, &sorted));
+    SW_TRY(weight_gradient(model, call, s, EXPERT_GATE, sorted, product_grad));
+    return acc == NULL ? SW_OK
+                       : sw_gemm(call->stream, &model->router.weight_gradient, logits_grad, n, NULL, acc,
+                                 area_at(call->work, model->work.scratch));
+}
+
 sw_status sw_experts_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                               const struct saved *s, void *dn) {
-    void *up_grad = area_at(call->work, model->work.wide), *sorted;
+    void *product_grad = area_at(call->work, model->work.wide);
     float *weight_grad = area_at(call->work, model->work.expert_weight_grad);
-    SW_TRY(down_backward(model, call, s, up_grad, weight_grad));
-    SW_TRY(router_backward(model, call, n, s, weight_grad, dn));
-    SW_TRY(sort_rows(model, call, s, n, &sorted));
-    SW_TRY(weight_gradient(model, call, s, EXPERT_GATE, sorted, up_grad));
-    SW_TRY(multiply(model, call, s, EXPERT_GATE, INPUT_GRADIENT, up_grad, sorted));
-    return add_rows(model, call, s, sorted, dn, dn);
+    SW_TRY(down_input_gradient(model, call, s, product_grad, weight_grad));
+    SW_TRY(down_weight_gradient(model, call, s));
+    SW_TRY(up_input_gradient(model, call, s, weight_grad, product_grad, dn));
+    return sw_experts_first_product(model, call, n, s, product_grad);
 }

@@ -124,14 +124,18 @@ static int64_t row_bytes(const struct sw_model *model) {
     return model->config.hidden * sw_dtype_bytes(model->shape.type);
 }
 
-/* Computes the last product of the first tile of a half. Each rank adds the residual of its own rows, and may not have
- * the others. */
-static sw_status begin_half(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name,
-                            enum sw_block_tensor weight, const void *x) {
+/* Adds the residual of the rank's own rows to a half's output: it may not have the others. */
+static sw_status add_own_rows(const struct sw_model *model, const struct sw_unit_call *call) {
     char *own_out = (char *)call->out + call->own_rows.first_grain * row_bytes(model);
-    SW_TRY(sw_linear_forward(model, call, name, weight, x, NULL, call->out));
     return sw_add(call->stream, .type = model->shape.type, .elems = call->own_rows.grains * model->config.hidden,
                   .a = own_out, .b = call->own_in, .y = own_out);
+}
+
+/* Computes the last product of the first tile of a half. */
+static sw_status begin_half(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name,
+                            enum sw_block_tensor weight, const void *x) {
+    SW_TRY(sw_linear_forward(model, call, name, weight, x, NULL, call->out));
+    return add_own_rows(model, call);
 }
 
 /* Computes a tile's last product and adds it to the sum of the rank's earlier tiles. */
@@ -144,6 +148,10 @@ static sw_status add_half(const struct sw_model *model, const struct sw_unit_cal
     SW_TRY(sw_gemm_add(call->stream, &model->linear[name].forward_continued, x, matrix, NULL, call->in, call->out,
                        area_at(call->work, model->work.scratch)));
     return sw_adapter_forward(model, call, name, x, call->out);
+}
+
+static bool has_experts(const struct sw_model *model, const struct sw_unit_call *call) {
+    return model->config.experts > 0 && is_mlp(model, call);
 }
 
 /* Tells whether the unit has the norm of its half, as its first tile does. */
@@ -183,7 +191,10 @@ static sw_status rank_forward(struct sw_model *model, const struct sw_unit_call 
     const struct saved s = sw_saved_of(model, call);
     const void *n = normed_of(model, call, &s);
     SW_TRY(fill_norm(model, call, &s));
-    if (is_mlp(model, call)) {
+    if (has_experts(model, call)) {
+        SW_TRY(sw_experts_forward(model, call, n, NULL, &s));
+        SW_TRY(add_own_rows(model, call));
+    } else if (is_mlp(model, call)) {
         SW_TRY(sw_mlp_forward(model, call, n, &s));
         SW_TRY(add_half(model, call, LINEAR_DOWN, DOWN_WEIGHT, s.activated));
     } else {
@@ -200,6 +211,8 @@ static sw_status rank_recompute(struct sw_model *model, const struct sw_unit_cal
     SW_TRY(fill_norm(model, call, &s));
     if (call->recompute == SW_RECOMPUTE_DERIVED)
         return mlp ? SW_OK : sw_attend_derive(model, call, &s);
+    if (has_experts(model, call))
+        return sw_experts_up(model, call, n, &s);
     return mlp ? sw_linear_forward(model, call, LINEAR_UP, UP_WEIGHT, n, NULL, s.up)
                : sw_attend_forward(model, call, n, &s);
 }
@@ -210,6 +223,8 @@ static sw_status rank_recompute(struct sw_model *model, const struct sw_unit_cal
 static sw_status rank_backward(struct sw_model *model, const struct sw_unit_call *call) {
     const struct saved s = sw_saved_of(model, call);
     const struct sw_tile tile = sw_tile_of(&model->cut, call->unit);
+    if (has_experts(model, call))
+        return sw_experts_input_gradient(model, call, &s, call->product_grad, call->norm_grad);
     if (model->cut.tiles == 1)
         return is_mlp(model, call) ? sw_mlp_input_gradient(model, call, &s, call->product_grad, call->norm_grad)
                                    : sw_attend_input_gradient(model, call, &s, call->product_grad, call->norm_grad);
@@ -226,12 +241,16 @@ static sw_status rank_backward(struct sw_model *model, const struct sw_unit_call
 
 static sw_status rank_last_product(struct sw_model *model, const struct sw_unit_call *call) {
     const struct saved s = sw_saved_of(model, call);
+    if (has_experts(model, call))
+        return sw_experts_last_product(model, call, &s);
     return is_mlp(model, call) ? sw_mlp_last_product(model, call, &s) : sw_attend_last_product(model, call, &s);
 }
 
 static sw_status rank_first_product(struct sw_model *model, const struct sw_unit_call *call) {
     const struct saved s = sw_saved_of(model, call);
     const void *n = normed_of(model, call, &s);
+    if (has_experts(model, call))
+        return sw_experts_first_product(model, call, n, &s, call->product_grad);
     return is_mlp(model, call) ? sw_mlp_first_product(model, call, n, call->product_grad)
                                : sw_attend_first_product(model, call, n, call->product_grad);
 }

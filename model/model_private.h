@@ -57,14 +57,14 @@ struct saved_layout {
 
 /* Byte offsets in the work area, which blocks and the head use in turn. */
 struct work_layout {
-    int64_t wide;   /* rows × the widest result of a block's product, or that of the experts' up products; -1 where the
-                       plan keeps that result, as it does for   split backward passes */
+    int64_t wide;   /* the gradient at the result of a block's first product (sw_product_bytes); the plan has it where
+                       backward passes are split */
     int64_t narrow; /* rows × the larger of hidden and query */
     int64_t inner;  /* rows × inner layer, if it is gated */
     int64_t heads;  /* rows × (query + key), if they are normalised */
-    /* With experts, whose pairs are rows × chosen_experts: pairs × hidden; twice pairs × inner layer; rows × experts;
-     * and the gradient at the weights, fp32. */
-    int64_t expert_rows, expert_inner, expert_inner_grad, router_grad, expert_weight_grad;
+    /* With experts, whose pairs are rows × chosen_experts: pairs × hidden; twice pairs × inner layer; and the gradient
+     * at the weights, fp32. */
+    int64_t expert_rows, expert_inner, expert_inner_grad, expert_weight_grad;
     /* If key-value heads are copied: the collected weights and biases of this rank's queries, keys and values, and
      * their fp32 gradients. */
     int64_t own_qkv, own_qkv_bias, own_qkv_acc, own_qkv_bias_acc;
@@ -125,9 +125,9 @@ struct head_products {
 };
 
 /* Columns of a tile's activations: queries; keys, as many as values; all three together; the inner layer; the result of
- * the up product, which is twice as wide in a gated MLP. */
+ * the up product, which is twice as wide in a gated MLP; the inner layer of an expert. */
 struct widths {
-    int64_t q, kv, qkv, ffn, up;
+    int64_t q, kv, qkv, ffn, up, expert_ffn;
 };
 
 /* A factor of an adapter. The tiles of a half share a factor that is not cut (adapter.c). */
@@ -370,15 +370,29 @@ sw_status sw_mlp_backward(const struct sw_model *model, const struct sw_unit_cal
 sw_status sw_experts_prepare(struct sw_model *model);
 /* Returns the number of pairs of a row and one of its experts. */
 int64_t sw_experts_pairs(const struct sw_model *model);
+/* Returns the offset of the gradient at the router's logits in that at the results of the first products: those of the
+ * experts come first. */
+static inline int64_t sw_router_grad_offset(const struct sw_model *model) {
+    return sw_round_up(sw_experts_pairs(model) * 2 * model->widths.expert_ffn * sw_dtype_bytes(model->shape.type),
+                       AREA_ALIGN_BYTES);
+}
 /* Compute the MLP of a mixture of experts. The first goes from the normalised input to the results of the up products;
- * the second to call->out, with the residual; the third from call->grad, at the output, to dn, at the normalised input,
- * and adds the gradients of all weights. */
+ * the second to call->out, with `addend`, the residual, unless it is NULL; the third from call->grad, at the output, to
+ * dn, at the normalised input, and adds the gradients of all weights. */
 sw_status sw_experts_up(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                         const struct saved *s);
 sw_status sw_experts_forward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
-                             const struct saved *s);
+                             const void *addend, const struct saved *s);
 sw_status sw_experts_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                               const struct saved *s, void *dn);
+/* Compute the three parts of the third for a tensor group, like sw_mlp_input_gradient and those after it. The router's
+ * matrix belongs to the first products. Each rank has a part of the gradient at the weights, and so of all that follows
+ * from it: the group's sums are whole. */
+sw_status sw_experts_input_gradient(const struct sw_model *model, const struct sw_unit_call *call,
+                                    const struct saved *s, void *product_grad, void *dn);
+sw_status sw_experts_last_product(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s);
+sw_status sw_experts_first_product(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                                   const struct saved *s, const void *product_grad);
 
 /* Tells whether a block's backward pass leaves the gradients of its products' weights to calls of their own. */
 bool sw_model_splits_backward(const struct sw_model *model);

@@ -256,7 +256,7 @@ static void lay_saved(const struct sw_model *model, enum block_kind kind, struct
         s->expert_offset = place(&s->saved_bytes, (c->experts + 1) * number_bytes);
         s->expert_source = place(&s->saved_bytes, pairs * number_bytes);
         s->expert_place = place(&s->saved_bytes, pairs * number_bytes);
-        s->expert_up = place(&s->saved_bytes, pairs * 2 * c->expert_ffn * typed);
+        s->expert_up = place(&s->saved_bytes, pairs * 2 * w->expert_ffn * typed);
     }
     if (has(kind, UP_WEIGHT)) {
         s->up = place(&s->saved_bytes, typed_rows * w->up);
@@ -280,8 +280,10 @@ bool sw_model_splits_backward(const struct sw_model *model) {
 }
 
 int64_t sw_product_bytes(const struct sw_model *model) {
-    const int64_t widest = sw_max_i64(model->widths.up, model->widths.qkv);
-    return model->rows * widest * sw_dtype_bytes(model->shape.type);
+    const int64_t widest = sw_max_i64(model->widths.up, model->widths.qkv), typed = sw_dtype_bytes(model->shape.type);
+    const int64_t experts =
+        model->config.experts > 0 ? sw_router_grad_offset(model) + model->rows * model->config.experts * typed : 0;
+    return sw_max_i64(model->rows * widest * typed, experts);
 }
 
 /* Returns the elements of a block's largest matrix, in the shape that a product reads it. */
@@ -312,7 +314,7 @@ static void lay_work(struct sw_model *model) {
     const int64_t pairs = sw_experts_pairs(model);
     const struct widths *wide = &model->widths;
     if (!sw_model_splits_backward(model))
-        w->wide = place(&block, sw_max_i64(sw_product_bytes(model), pairs * 2 * c->expert_ffn * typed));
+        w->wide = place(&block, sw_product_bytes(model));
     w->narrow = place(&block, model->rows * sw_max_i64(c->hidden, wide->q) * typed);
     if (model->shape.fp8 || model->units->base != SW_BASE_TYPED)
         w->matrix = place(&block, largest_matrix(model) * typed);
@@ -333,9 +335,8 @@ static void lay_work(struct sw_model *model) {
         w->inner = place(&block, model->rows * wide->ffn * typed);
     if (c->experts > 0) {
         w->expert_rows = place(&block, pairs * c->hidden * typed);
-        w->expert_inner = place(&block, pairs * c->expert_ffn * typed);
-        w->expert_inner_grad = place(&block, pairs * c->expert_ffn * typed);
-        w->router_grad = place(&block, model->rows * c->experts * typed);
+        w->expert_inner = place(&block, pairs * wide->expert_ffn * typed);
+        w->expert_inner_grad = place(&block, pairs * wide->expert_ffn * typed);
         w->expert_weight_grad = place(&block, pairs * (int64_t)sizeof(float));
     }
     if (c->qk_norm)
@@ -450,7 +451,12 @@ static void measure_widths(struct sw_model *model) {
     const int64_t parts = sw_cut_parts(&model->cut), heads = c->heads / parts;
     const int64_t kv_heads = sw_cut_copies_kv(c, &model->cut) ? 1 : c->kv_heads / parts;
     const int64_t q = heads * c->head_dim, kv = kv_heads * c->head_dim, ffn = c->ffn / parts;
-    const struct widths widths = {.q = q, .kv = kv, .qkv = q + 2 * kv, .ffn = ffn, .up = c->gated ? 2 * ffn : ffn};
+    const struct widths widths = {.q = q,
+                                  .kv = kv,
+                                  .qkv = q + 2 * kv,
+                                  .ffn = ffn,
+                                  .up = c->gated ? 2 * ffn : ffn,
+                                  .expert_ffn = c->expert_ffn / parts};
     const int64_t heads_stride = c->qk_norm ? q + kv : widths.qkv;
     model->widths = widths;
     model->attention = (struct sw_attention){

@@ -92,6 +92,13 @@ static bool is_expert_down(enum sw_block_tensor tensor, int piece) {
     return tensor == EXPERTS && piece % EXPERT_MATRICES == EXPERT_DOWN;
 }
 
+/* Returns how a piece of a tensor is cut. The matrices of an expert are cut like those of a dense MLP. */
+static enum cut cut_of(enum sw_block_tensor tensor, int piece) {
+    if (tensor != EXPERTS)
+        return block_tensors[tensor].cut;
+    return is_expert_down(tensor, piece) ? CUT_IN : CUT_OUT;
+}
+
 /* Returns the outputs of a product of the block, or those of one piece if its weight is stored in pieces. */
 static int64_t outputs_of(const struct sw_model_config *c, enum sw_block_tensor tensor, int pieces, int piece) {
     const int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
@@ -132,9 +139,9 @@ static int shape_of(const struct sw_model_config *c, enum sw_block_tensor tensor
 
 /* Returns part `index` of a piece. A tensor that holds queries, keys and values is cut within each of
  * the three. */
-static struct sw_part part_of(const struct sw_model_config *c, enum sw_block_tensor tensor, int pieces, int dims,
-                              const int64_t *dim, int64_t parts, int64_t index) {
-    const enum cut cut = parts == 1 ? NOT_CUT : block_tensors[tensor].cut;
+static struct sw_part part_of(const struct sw_model_config *c, enum sw_block_tensor tensor, int pieces, int piece,
+                              int dims, const int64_t *dim, int64_t parts, int64_t index) {
+    const enum cut cut = parts == 1 ? NOT_CUT : cut_of(tensor, piece);
     const bool fused = pieces == 1 && (tensor == QKV_WEIGHT || tensor == QKV_BIAS);
     const int64_t rows = dims == 1 ? 1 : dim[0], cols = dim[dims - 1];
     const int64_t stride = cols / (fused ? 3 : 1);
@@ -158,7 +165,7 @@ static struct sw_part part_of(const struct sw_model_config *c, enum sw_block_ten
  * together. */
 static bool is_replicated(const struct sw_model_config *c, const struct sw_cut *cut, enum sw_block_tensor tensor,
                           int piece) {
-    if (cut->ranks == 1 || block_tensors[tensor].cut == NOT_CUT)
+    if (cut->ranks == 1 || cut_of(tensor, piece) == NOT_CUT)
         return cut->ranks > 1;
     return sw_cut_copies_kv(c, cut) && (tensor == QKV_BIAS || (tensor == QKV_WEIGHT && piece > 0));
 }
@@ -180,7 +187,7 @@ static sw_status add_block_tensor(struct sw_unit *unit, const struct sw_model_co
         int64_t dim[2];
         const int dims = shape_of(c, tensor, pieces, piece, dim);
         const bool replicated = is_replicated(c, cut, tensor, piece);
-        struct sw_part part = part_of(c, tensor, pieces, dims, dim, replicated ? 1 : sw_cut_parts(cut), index);
+        struct sw_part part = part_of(c, tensor, pieces, piece, dims, dim, replicated ? 1 : sw_cut_parts(cut), index);
         part.joined = !replicated && (tensor == EXPERTS ? piece % EXPERT_MATRICES == EXPERT_UP : piece > 0);
         part.replicated = replicated;
         part.used_rows = replicated && tensor == QKV_WEIGHT ? c->head_dim : 0;
@@ -252,19 +259,21 @@ static int64_t common_divisor(int64_t a, int64_t b) {
     return a;
 }
 
-/* Returns why the blocks of a model cannot be cut, neither into tiles nor among ranks: the end of a sentence about it.
- * NULL: they can. Parts of a matrix with the rows of queries, keys and values would be of several runs of rows. */
+/* Return why the blocks of a model cannot be cut among ranks, or into tiles: the end of a sentence about it. NULL: they
+ * can. Parts of a matrix with the rows of queries, keys and values would be of several runs of rows. */
 static const char *why_whole(const struct sw_model_config *c) {
-    if (c->experts > 0)
-        return "whose blocks have experts";
     return c->out_first && sw_block_pieces(c, QKV_WEIGHT) == 1 ? "which has queries, keys and values in one matrix"
                                                                : NULL;
+}
+
+static const char *why_untiled(const struct sw_model_config *c) {
+    return c->experts > 0 ? "whose blocks have experts" : why_whole(c);
 }
 
 /* Returns the largest number of tiles that a rank's part of each half can be cut into; the possible numbers are its
  * divisors. Ranks that share a key-value head cannot cut: every tile would need the whole head. */
 static int64_t most_tiles(const struct sw_model_config *c, int ranks) {
-    if (why_whole(c) != NULL || c->qk_norm || c->kv_heads % ranks != 0)
+    if (why_untiled(c) != NULL || c->qk_norm || c->kv_heads % ranks != 0)
         return 1;
     return common_divisor(common_divisor(c->heads, c->kv_heads), c->ffn) / ranks;
 }
@@ -274,16 +283,15 @@ bool sw_model_tiles_fit(const struct sw_model_config *config, int ranks, int64_t
 }
 
 /* Refuses to cut blocks that must stay whole. */
-static sw_status check_cut(const struct sw_model_config *c, const char *flag, int64_t parts) {
-    return parts <= 1 || why_whole(c) == NULL
-               ? SW_OK
-               : sw_fail(SW_ERR_UNSUPPORTED, "%s %lld is not supported for %s, %s; give 1", flag, (long long)parts,
-                         c->family, why_whole(c));
+static sw_status check_cut(const struct sw_model_config *c, const char *flag, int64_t parts, const char *why) {
+    return parts <= 1 || why == NULL ? SW_OK
+                                     : sw_fail(SW_ERR_UNSUPPORTED, "%s %lld is not supported for %s, %s; give 1", flag,
+                                               (long long)parts, c->family, why);
 }
 
 /* Refuses to cut key-value heads that ranks share into tiles. */
 static sw_status check_shared_heads(const struct sw_model_config *c, int ranks, int64_t tiles) {
-    SW_TRY(check_cut(c, "--tiles", tiles));
+    SW_TRY(check_cut(c, "--tiles", tiles, why_untiled(c)));
     if (tiles > 1 && c->qk_norm)
         return sw_fail(SW_ERR_UNSUPPORTED,
                        "--tiles %lld is not supported for %s, whose heads share the norms of queries and keys; give 1",
@@ -354,7 +362,7 @@ static bool ranks_fit_kv_heads(const struct sw_model_config *c, int64_t ranks) {
 
 static bool ranks_fit(const struct sw_model_config *c, int64_t ranks) {
     return ranks >= 1 && (ranks == 1 || why_whole(c) == NULL) && c->heads % ranks == 0 &&
-           ranks_fit_kv_heads(c, ranks) && c->ffn % ranks == 0 && ranks <= least_rows(c);
+           ranks_fit_kv_heads(c, ranks) && c->ffn % ranks == 0 && c->expert_ffn % ranks == 0 && ranks <= least_rows(c);
 }
 
 /* Returns the fitting number of ranks nearest to this one, the smaller of two. One always fits. */
@@ -366,7 +374,7 @@ static int64_t nearest_ranks(const struct sw_model_config *c, int64_t ranks) {
 }
 
 static sw_status check_ranks(const struct sw_model_config *c, int ranks) {
-    SW_TRY(check_cut(c, "--tensor", ranks));
+    SW_TRY(check_cut(c, "--tensor", ranks, why_whole(c)));
     const long long nearest = nearest_ranks(c, ranks);
     if (c->heads % ranks != 0)
         return sw_fail(SW_ERR_ARG, "--tensor %d must divide the model's %lld heads; the nearest that fits is %lld",
@@ -380,6 +388,10 @@ static sw_status check_ranks(const struct sw_model_config *c, int ranks) {
         return sw_fail(SW_ERR_ARG,
                        "--tensor %d must divide the %lld columns of the model's MLP; the nearest that fits is %lld",
                        ranks, (long long)c->ffn, nearest);
+    if (c->expert_ffn % ranks != 0)
+        return sw_fail(SW_ERR_ARG,
+                       "--tensor %d must divide the %lld columns of the model's experts; the nearest that fits is %lld",
+                       ranks, (long long)c->expert_ffn, nearest);
     if (least_rows(c) < ranks)
         return sw_fail(SW_ERR_ARG,
                        "--tensor %d is more than the %lld rows of one of the model's tables; the nearest that fits is "

@@ -420,14 +420,14 @@ static void fused_matrices_are_not_cut(void **state) {
                            "--tensor 2 is not supported for phi3", "ranks");
 }
 
-static void blocks_with_experts_are_not_cut(void **state) {
+static void blocks_with_experts_are_not_cut_into_tiles(void **state) {
     (void)state;
     const struct sw_model_config config = parse(MODEL("mixtral", ""));
     struct sw_units *units;
     support_expect_failure(sw_model_units(&config, 2, SW_OPTIMIZER_FP32, NULL, &units), SW_ERR_UNSUPPORTED,
                            "--tiles 2 is not supported for mixtral, whose blocks have experts", "tiles");
-    support_expect_failure(sw_model_rank_units(&config, 2, 0, 1, SW_OPTIMIZER_FP32, NULL, &units), SW_ERR_UNSUPPORTED,
-                           "--tensor 2 is not supported for mixtral, whose blocks have experts", "ranks");
+    support_expect_failure(sw_model_rank_units(&config, 2, 0, 2, SW_OPTIMIZER_FP32, NULL, &units), SW_ERR_UNSUPPORTED,
+                           "--tiles 2 is not supported for mixtral, whose blocks have experts", "tiles of ranks");
 }
 
 /* One grouped product takes all experts' matrices of one kind; gate and up are one matrix. Frozen experts lie apart, in
@@ -506,7 +506,7 @@ int main(void) {
         cmocka_unit_test(parts_of_a_product_lie_together),
         cmocka_unit_test(shared_norms_refuse_tiles),
         cmocka_unit_test(fused_matrices_are_not_cut),
-        cmocka_unit_test(blocks_with_experts_are_not_cut),
+        cmocka_unit_test(blocks_with_experts_are_not_cut_into_tiles),
         cmocka_unit_test(experts_lie_at_one_stride),
         cmocka_unit_test(frequencies_are_scaled),
     };
