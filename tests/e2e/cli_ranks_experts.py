@@ -1,0 +1,174 @@
+"""Mixtures of experts among ranks: tensor groups cut each expert's inner layer (--tensor), with the losses of one rank, the
+same bits at every ZeRO stage and placement, and the same exports."""
+
+import array
+import json
+import os
+import shutil
+import subprocess
+
+from program import command, differences, limits, mark, must, numbers_of, scratch_folder, script_test, text, tree, write
+from ranks_jobs import far, threads
+
+FOLDER = scratch_folder()
+STEPS, FEW, TOLERANCE = 6, 3, 1e-5
+EVERYTHING_AWAY = "weights=nvme,acts=nvme,grads=nvme,optimizer=nvme"
+# Rows of the vocabulary, of the positions and of the hidden state that no number of ranks here divides.
+VOCAB, SEQ, SEQUENCES = 259, 33, 8
+SHAPE = {"vocab_size": VOCAB, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 4,
+         "max_position_embeddings": 40, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
+         "tie_word_embeddings": False}
+CONFIGS = {
+    "mixtral": {"model_type": "mixtral", **SHAPE, "intermediate_size": 52, "num_local_experts": 5, "num_experts_per_tok": 2},
+    # Two key-value heads, which the ranks of a group of four share.
+    "qwen3": {"model_type": "qwen3_moe", **SHAPE, "num_key_value_heads": 2, "head_dim": 8, "moe_intermediate_size": 44,
+              "num_experts": 6, "num_experts_per_tok": 3, "norm_topk_prob": True, "tie_word_embeddings": True},
+}
+
+
+def path(*names):
+    return os.path.join(FOLDER, *names)
+
+
+DATA = write(path("data.bin"), array.array("H", list(text(1, 120 * SEQ).encode())).tobytes())
+PROMPT = write(path("prompt.bin"), array.array("H", list(b"the text")).tobytes())
+for family, fields in CONFIGS.items():
+    os.mkdir(path(family))
+    write(path(family, "config.json"), json.dumps(fields))
+
+
+def train(name, *more, model="mixtral", steps=STEPS, precision="fp32"):
+    return command("train", "--model", path(model), "--init", "--data", DATA, "--run", path(name), "--steps", steps,
+                   "--schedule-steps", 50, "--warmup", 5, "--seq", SEQ, "--micro-batch", 1, "--batch-tokens", SEQUENCES * SEQ,
+                   "--chunk-grains", 1, "--threads", 1, "--precision", precision, *more)
+
+
+def started(ranks, arguments):
+    return limits.run(threads(ranks, arguments), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+
+
+def together(ranks, arguments):
+    done = started(ranks, arguments)
+    if done.returncode != 0:
+        raise RuntimeError(f"{ranks} ranks of {' '.join(map(str, arguments))}: status {done.returncode}: {done.stderr[-1500:]}")
+    return done
+
+
+def refused(what, ranks, arguments, *words):
+    """One rank says in one line why all end, and nothing is changed."""
+    before = tree(FOLDER, mark)
+    done = started(ranks, arguments)
+    said = [line for line in done.stderr.splitlines() if line.startswith("spillway ")]
+    right = done.returncode != 0 and len(said) == 1 and all(word in said[0] for word in words)
+    problems = [] if right else [f"{what}: status {done.returncode}, lacks one of {words}: {done.stderr[-1500:]}"]
+    return problems + [f"{what}: {name} was changed" for name in differences(before, tree(FOLDER, mark))]
+
+
+def groups_train_as_one_rank_does():
+    """Whole, with frozen experts, with a frozen router, and with adapters of the attention."""
+    ways = (("all", ()), ("experts", ("--freeze", "*.experts.[13].*")), ("router", ("--freeze", "*.gate.weight")),
+            ("lora", ("--lora", 4, "--lora-targets", "attention", "--lr", 3e-3)))
+    problems = []
+    for model in CONFIGS:
+        for what, flags in ways if model == "mixtral" else ways[:1]:
+            one = f"{model}-{what}-1"
+            together(1, train(one, *flags, model=model))
+            for ranks, group in ((2, 2), (4, 2), (4, 4)):
+                name = f"{model}-{what}-{ranks}-{group}"
+                together(ranks, train(name, *flags, "--tensor", group, model=model))
+                problems += far(name, path(name), path(one), tolerance=TOLERANCE)
+    return problems
+
+
+def stages_and_placements_give_the_same_bits():
+    """At one --tensor and number of ranks."""
+    rows, partitioned = ("--sequence-parallel", "yes"), ("--partition-activations", "yes")
+    places = (("device", ()), ("away", ("--place", EVERYTHING_AWAY)), ("recompute", ("--recompute", "all")),
+              ("host", ("--place", "weights=host,grads=host,optimizer=host", "--update", "device")), ("rows", partitioned),
+              ("rows-away", (*partitioned, "--place", EVERYTHING_AWAY)), ("sequence", rows),
+              ("sequence-again", (*rows, "--recompute", "all", "--place", EVERYTHING_AWAY)), ("batch", ("--order", "batch")))
+    table = [(2, 2, *place) for place in places]
+    table += [(4, 2, f"zero-{zero}-{name}", ("--zero", zero, *flags)) for zero in range(4) for name, flags in places[:2]]
+    table += [(4, 4, *place) for place in (places[0], places[7])]
+    problems, numbers = [], {}
+    for ranks, group, what, flags in table:
+        # Another order of micro-batches adds to a tied table in another order, as it does without groups.
+        for model in ("mixtral",) if group == 2 and what != "device" else CONFIGS:
+            name = f"bits-{model}-{ranks}-{group}-{what}"
+            together(ranks, train(name, *flags, "--tensor", group, model=model, steps=FEW))
+            if numbers.setdefault((model, ranks, group), numbers_of(path(name))) != numbers_of(path(name)):
+                problems.append(f"{name}: other bits than another stage or placement")
+            shutil.rmtree(path(name))  # refusals below look at every file that there is
+    return problems
+
+
+def runs_resume_in_other_groups():
+    """Losses go on as those of one rank, and a run that changes twice between two steps goes on with the same bits."""
+    problems = []
+    together(1, train("steady", model="qwen3", steps=2 * STEPS))
+    together(2, train("moved", "--tensor", 2, model="qwen3", steps=3))
+    shutil.copytree(path("moved"), path("back"))
+    must("export", path("moved"), path("moved-out"))
+    for ranks, group in ((4, 4), (1, 1)):
+        together(ranks, command("resume", path("back"), "--tensor", group))
+        must("verify", path("back"))
+        must("export", path("back"), path("back-out"))
+        problems += [f"--tensor {group}: {name} of the export differs" for name in differences(tree(path("moved-out")), tree(path("back-out")))]
+        shutil.rmtree(path("back-out"))
+    for name, flags in (("back", ("--tensor", 2)), ("moved", ())):
+        together(2, command("resume", path(name), *flags, "--steps", 6))
+    if numbers_of(path("back")) != numbers_of(path("moved")):
+        problems.append("other bits by way of other groups")
+    for steps, (ranks, *flags) in ((8, (4, "--tensor", 4, "--place", EVERYTHING_AWAY)), (10, (4, "--tensor", 2, "--zero", 3)), (12, (1, "--tensor", 1))):
+        together(ranks, command("resume", path("moved"), "--steps", steps, *flags))
+    return problems + far("groups that change", path("moved"), path("steady"), tolerance=TOLERANCE)
+
+
+def runs_of_groups_are_read_whole():
+    """Rates too small to change a weight leave each rank the parts that it began with, so that the export must be one rank's,
+    byte for byte; ranks generate and evaluate together what one rank does."""
+    problems, exports = [], {}
+    for model in CONFIGS:
+        for ranks, group, flags in ((1, 1, ()), (2, 2, ("--optimizer-state", "8bit")), (4, 4, ("--place", EVERYTHING_AWAY))):
+            name = f"read-{model}-{group}"
+            together(ranks, train(name, "--lr", 1e-300, "--min-lr", 0, "--tensor", group, *flags, model=model, steps=2))
+            must("export", path(name), path(name + "-out"))
+            with open(path(name + "-out", "model.safetensors"), "rb") as file:
+                found = file.read()
+            if exports.setdefault(model, found) != found:
+                problems.append(f"{name}: another export than one rank's")
+    together(2, train("spoken", "--tensor", 2, "--lr", 3e-3, steps=20))
+    say = command("generate", path("spoken"), "--tokens", PROMPT, "--max-tokens", 30, "--temperature", 0, "--precision", "fp32", "--threads", 1)
+    rate = command("eval", path("spoken"), "--data", DATA, "--seq", SEQ, "--precision", "fp32", "--threads", 1, "--json")
+    texts = {ranks: together(ranks, say).stdout for ranks in (1, 2, 4)}
+    if len(set(texts.values())) != 1 or len(texts[1].split()) < 30:
+        problems.append(f"ranks write other texts: {texts}")
+    losses = [json.loads(together(ranks, [*rate, *flags]).stdout)["loss"] for ranks, flags in ((1, ()), (2, ("--tensor", "2")), (4, ("--tensor", "4")))]
+    if max(losses) - min(losses) > TOLERANCE * losses[0]:
+        problems.append(f"losses of an evaluation: {losses}")
+    return problems
+
+
+def groups_that_experts_do_not_fit_are_refused():
+    os.mkdir(path("narrow"))
+    write(path("narrow", "config.json"), json.dumps({**CONFIGS["mixtral"], "intermediate_size": 54}))
+    problems = refused("columns", 4, train("none", "--tensor", 4, model="narrow"), "--tensor 4", "54 columns of the model's experts",
+                       "nearest that fits is 2")
+    problems += refused("tiles", 2, train("none", "--tensor", 2, "--tiles", 2), "--tiles 2", "whose blocks have experts")
+    return problems + refused("fp8", 2, train("none", "--tensor", 2, "--optimizer-state", "bf16", precision="fp8"), "--precision fp8", "experts")
+
+
+def plan_answers_for_groups():
+    """All sizes that fit, with as many parameters; each rank has an expert's columns, and so less of the device."""
+    shape = ("plan", "--model", "mixtral-8x7b", "--machine", "h100", "--ranks", 8, "--batch-tokens", 65536, "--json")
+    auto = json.loads(must(*shape, "--tensor", "auto").out)
+    sizes = {size["ranks"]: size for size in auto["tensor_choice"]}
+    problems = [] if list(sizes) == [1, 2, 4, 8] else [f"sizes: {list(sizes)}"]
+    whole, cut = (json.loads(must(*shape, "--tensor", group).out) for group in (1, 8))
+    if cut["parameters"] != whole["parameters"] or not cut["peak_bytes"]["device"] < whole["peak_bytes"]["device"]:
+        problems.append(f"{[(plan['parameters'], plan['peak_bytes']) for plan in (whole, cut)]}")
+    return problems
+
+
+script_test.run(groups_train_as_one_rank_does, stages_and_placements_give_the_same_bits, runs_resume_in_other_groups,
+                runs_of_groups_are_read_whole, groups_that_experts_do_not_fit_are_refused, plan_answers_for_groups)
