@@ -1,5 +1,7 @@
-/* Runs a target over its corpus and over a number of inputs made of it: PROGRAM CORPUS [SEED [NUMBER [COUNT]]]. Prints
- * TAP. An input that ends the process or takes too long is named with its seed. */
+/* Runs a target over its corpus, whose folder has the target's name, and over a number of inputs made of it: PROGRAM
+ * CORPUS [SEED [NUMBER [COUNT]]]. Prints TAP. An input that ends the process or takes too long is named with its seed.
+ */
+#include "tests/equipment/topics.h"
 #include "tests/fuzz/mutate.h"
 #include "tests/fuzz/target.h"
 
@@ -12,7 +14,10 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-enum { MOST_FILES = 256, MUTATIONS = 1000, INPUT_LIMIT_S = 10, SIGNAL_BASE = 128 };
+enum { MOST_FILES = 256, MUTATIONS = 1000, INPUT_LIMIT_S = 10, SIGNAL_BASE = 128, MOST_TARGETS = 64 };
+
+static struct fuzz_target targets[MOST_TARGETS], *target;
+static int target_count;
 
 static struct fuzz_input corpus[MOST_FILES];
 static int corpus_count;
@@ -42,7 +47,7 @@ static void run_one(const uint8_t *data, size_t bytes) {
         abort();
     memcpy(copy, data, bytes);
     limit_cpu(INPUT_LIMIT_S);
-    LLVMFuzzerTestOneInput(copy, bytes);
+    target->test_one_input(copy, bytes);
     limit_cpu(0);
     free(copy);
 }
@@ -95,8 +100,24 @@ static uint64_t number_of(const char *text, uint64_t otherwise) {
     return text != NULL ? strtoull(text, NULL, 10) : otherwise;
 }
 
+void fuzz_add(const struct fuzz_target *added) {
+    if (target_count == MOST_TARGETS)
+        abort();
+    targets[target_count++] = *added;
+}
+
+/* Returns NULL if no target has the folder's name. */
+static struct fuzz_target *target_of(const char *folder) {
+    const char *slash = strrchr(folder, '/');
+    for (int i = 0; i < target_count; i++)
+        if (sw_topic_is(targets[i].file, slash != NULL ? slash + 1 : folder))
+            return &targets[i];
+    return NULL;
+}
+
 int main(int argc, char **argv) {
-    if (argc < 2 || argc > 5) {
+    target = argc >= 2 && argc <= 5 ? target_of(argv[1]) : NULL;
+    if (target == NULL) {
         fprintf(stderr, "usage: %s CORPUS [SEED [NUMBER [COUNT]]]\n", argv[0]);
         return 2;
     }
@@ -104,7 +125,7 @@ int main(int argc, char **argv) {
     const uint64_t count = number_of(argc > 4 ? argv[4] : NULL, argc > 3 ? 1 : MUTATIONS);
     setvbuf(stdout, NULL, _IOLBF, 0);
     puts("1..2");
-    LLVMFuzzerInitialize(&argc, &argv);
+    target->initialize(&argc, &argv);
     catch_fatal();
     const bool sound = load_corpus(argv[1]);
     printf("%s 1 - corpus\n", sound ? "ok" : "not ok");

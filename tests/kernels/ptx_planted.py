@@ -8,7 +8,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(
 import limits  # noqa: E402
 import tap  # noqa: E402
 
-PROGRAMS = os.environ["SW_PTX_PROGRAMS"]  # a folder
+PROGRAM = os.environ["SW_PTX_PROGRAM"]
 # By the test that runs the kernel: kernels by a part of their name, which statement, what it begins with, and what it is then ("":
 # nothing). What the interpreter says where it is not the test that sees wrong values.
 MISTAKES = [
@@ -41,7 +41,7 @@ def ended(test, plant=None):
     env = {**os.environ, "SW_TEST_DEVICE": "cuda", "CUDA_LAUNCH_BLOCKING": "1"}
     if plant is not None:
         env["SW_PTX_PLANT"] = plant
-    return limits.run([os.path.join(PROGRAMS, f"kernels_{test}_ptx")], env=env, capture_output=True, text=True)
+    return limits.run([PROGRAM, f"test_{test}"], env=env, capture_output=True, text=True)
 
 
 def noticed(test, plant, says):
