@@ -51,6 +51,10 @@ struct sw_builder {
     bool rows_held;                                            /* rows of the embedding are gathered */
     int64_t secondary_units; /* units before this one have had their forward pass, and their secondary shards kept */
     int work_acc_next;
+    /* The input that several units share and the last of them brought back: the unit that keeps it, -1 for none, the
+     * group's first micro-batch, the micro-batches that are back, and the first one's piece of the ring of outputs. */
+    int64_t shared_unit, shared_first, shared_count;
+    int32_t shared_piece;
     int64_t sums_unit; /* unit whose shard is reduced and has no square sums yet; -1: none */
     struct sw_read_ahead ahead[SW_STATES];
     int state_age;    /* age of the weights and optimizer state computed with: 0 made in this step, 1 before */

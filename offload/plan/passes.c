@@ -287,6 +287,29 @@ void sw_build_forward(struct sw_builder *b, struct sw_group *group, int64_t unit
     }
 }
 
+/* Tells whether the input that a unit keeps is also that of the unit behind it. */
+static bool is_shared(const struct sw_builder *b, int64_t unit) {
+    return unit + 2 < b->plan->spec.units->count && b->plan->spec.cost[unit + 1].shares_input;
+}
+
+/* Returns where a shared input comes back to: the ring of outputs, which carries nothing in the backward pass, so that
+ * it stays for the other units. *there: it is back already. */
+static struct sw_operand shared_place(struct sw_builder *b, int64_t unit, int64_t first, int64_t within, bool *there) {
+    const int32_t slot = b->index->slot[SLOT_OUTPUT_RING];
+    if (b->shared_unit != unit || b->shared_first != first) {
+        b->shared_unit = unit;
+        b->shared_first = first;
+        b->shared_count = 0;
+    }
+    *there = within < b->shared_count;
+    if (*there)
+        return (struct sw_operand){.slot = slot, .piece = (b->shared_piece + within) % b->plan->slot[slot].pieces};
+    const struct sw_operand at = sw_build_ring(b, SLOT_OUTPUT_RING);
+    b->shared_piece = within == 0 ? (int32_t)at.piece : b->shared_piece;
+    b->shared_count++;
+    return at;
+}
+
 /* Returns where a unit's kept input is on the device for the backward pass, and moves it there if needed. A partitioned
  * one is gathered there, unless this rank's rows, which are then returned, are enough: with sequence parallelism, and
  * where nothing is computed again. */
@@ -298,15 +321,21 @@ static struct sw_operand emit_recall(struct sw_builder *b, int64_t unit, int64_t
     const bool gathers = in_place && !sw_plan_recalls_rows(b->plan, unit);
     const struct sw_what what = sw_build_output_of(unit - 1, micro);
     const int64_t bytes = rows ? sw_build_own_rows_bytes(b) : b->plan->spec.cost[unit - 1].output_bytes;
-    struct sw_operand from = home;
+    struct sw_operand from = home, to;
+    bool there = false;
     if (tier == SW_DEVICE && !gathers)
         return home;
+    if (!rows && is_shared(b, unit))
+        to = shared_place(b, unit, micro - within, within, &there);
+    if (there)
+        return to;
     if (tier == SW_NVME) {
         from = sw_build_ring(b, SLOT_INPUT_IN);
         from.own = rows;
         sw_build_transfer(b, home, from, what, micro, bytes);
     }
-    const struct sw_operand to = sw_build_ring(b, SLOT_INPUT_BACK);
+    if (rows || !is_shared(b, unit))
+        to = sw_build_ring(b, SLOT_INPUT_BACK);
     struct sw_operand part = in_place ? sw_build_own_rows(b, to) : to;
     part.own = rows;
     if (tier != SW_DEVICE)

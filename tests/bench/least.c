@@ -204,8 +204,7 @@ static void rows_of_an_untied_embedding(void **state) {
 
 /* Returns the bytes that a plan may move on a lane beyond the least. An untied embedding away from the device uploads
  * its rows even after an update on the device has made all of them, and uploads the positions again for each
- * micro-batch. Where the drive holds speculated weights, the plan reads the whole table to gather its rows. A block
- * input that two units share comes back once for each of them. */
+ * micro-batch. Where the drive holds speculated weights, the plan reads the whole table to gather its rows. */
 static int64_t known_excess(const struct model *m, const struct sw_plan *plan, bool speculated, sw_lane lane) {
     const struct sw_unit_placement *at = plan->placement;
     const bool upload = lane == SW_LANE_UPLOAD, read = lane == SW_LANE_READ;
@@ -217,11 +216,6 @@ static int64_t known_excess(const struct model *m, const struct sw_plan *plan, b
         excess += 2 * (MICROS - 1) * SEQ * HIDDEN;
     if (!m->units->tied && read && speculated && at[0].tier[SW_WEIGHTS] == SW_NVME)
         excess += 2 * (VOCAB - TOKENS) * HIDDEN;
-    for (int64_t u = 1; u < UNITS; u++) {
-        const sw_tier kept = at[u - 1].tier[SW_ACTS];
-        if (m->cost[u].shares_input && ((upload && kept != SW_DEVICE) || (read && kept == SW_NVME)))
-            excess += MICROS * BOUNDARY_BYTES;
-    }
     return excess;
 }
 

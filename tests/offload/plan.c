@@ -263,11 +263,10 @@ static void need_boundaries(struct need *need, int64_t unit) {
     const int64_t below = sw_max_i64(0, last_backward(need->plan) - unit); /* readers that have no backward pass */
     if (below >= readers)
         return;
-    readers -= below;
     add_work(&need->work, SW_OP_DOWNLOAD, SW_CONTENT_BLOCK_OUTPUT, away * micros, away * bytes);
-    add_work(&need->work, SW_OP_UPLOAD, SW_CONTENT_BLOCK_OUTPUT, readers * away * micros, readers * away * bytes);
+    add_work(&need->work, SW_OP_UPLOAD, SW_CONTENT_BLOCK_OUTPUT, away * micros, away * bytes);
     add_work(&need->work, SW_OP_WRITE, SW_CONTENT_BLOCK_OUTPUT, nvme * micros, nvme * bytes);
-    add_work(&need->work, SW_OP_READ, SW_CONTENT_BLOCK_OUTPUT, readers * nvme * micros, readers * nvme * bytes);
+    add_work(&need->work, SW_OP_READ, SW_CONTENT_BLOCK_OUTPUT, nvme * micros, nvme * bytes);
 }
 
 static void need_group(struct need *need, bool updates) {
