@@ -73,6 +73,7 @@ static sw_status open_inputs(struct sw_job *job, const struct sw_job_spec *spec)
         job->config = *spec->config;
     else
         SW_TRY(sw_config_load(job->settings->model, &job->config));
+    SW_TRY(sw_model_group_experts(&job->config, job->settings->expert_group));
     SW_TRY(sw_settings_check(job->settings));
     SW_TRY(sw_as_usage(sw_settings_check_tensor_ranks(job->settings)));
     if (spec->folder != NULL)

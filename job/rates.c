@@ -506,8 +506,8 @@ static void describe(const struct sw_rates_target *target, char text[SHAPE_CHARS
     char experts[EXPERTS_CHARS] = "";
     (void)sw_machine_read(&machine);
     if (c->experts > 0)
-        snprintf(experts, sizeof experts, " experts %lld/%lld of %lld", (long long)c->chosen_experts,
-                 (long long)c->experts, (long long)c->expert_ffn);
+        snprintf(experts, sizeof experts, " experts %lld/%lld of %lld in units of %lld", (long long)c->chosen_experts,
+                 (long long)c->experts, (long long)c->expert_ffn, (long long)c->expert_group);
     snprintf(text, SHAPE_CHARS,
              "%s vocab %lld hidden %lld layers %lld heads %lld/%lld of %lld ffn %lld%s in %lld tiles, micro-batches of "
              "%lld x %lld, %s, "

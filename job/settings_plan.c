@@ -51,8 +51,8 @@ static int64_t last_matrix(const struct sw_unit *unit) {
 /* Counts the floating-point operations of a unit's forward pass for one micro-batch: two for each token and multiplying
  * parameter, and for causal attention two for each element of the hidden state and position. The embedding multiplies
  * nothing. With tiles or in a tensor group a block is two halves, each unit with its part of the heads; only the first
- * half attends. In a half, the model's last matrix and its adapter are the last product, and the others the first: of
- * both, what is trained counts. */
+ * half attends, and no unit of experts does. In a half, the model's last matrix and its adapter are the last product,
+ * and the others the first: of both, what is trained counts. */
 static void count_flops(const struct sw_units *units, int64_t unit, const struct sw_settings *settings,
                         struct sw_unit_cost *out) {
     const struct sw_tensor *table = &units->unit[0].tensor[0];
@@ -71,7 +71,7 @@ static void count_flops(const struct sw_units *units, int64_t unit, const struct
         frozen += of->tensor[t].frozen ? elems : 0.0;
     }
     const int64_t parts = settings->tiles * sw_settings_tensor_ranks(settings);
-    const bool attends = !head && (parts == 1 || (unit - 1) / settings->tiles % 2 == 0);
+    const bool attends = !head && (parts == 1 ? !out->continues : (unit - 1) / settings->tiles % 2 == 0);
     const double attention = attends ? (double)table->dim[1] / (double)parts * (double)settings->seq : 0.0;
     out->forward_flops = unit == 0 ? 0.0 : 2.0 * (all + attention) * rows;
     out->last_product_flops = 2.0 * last * rows;

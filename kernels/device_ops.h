@@ -22,6 +22,16 @@ struct sw_device_op_row {
 };
 const struct sw_device_op_row *sw_device_op_row(sw_device_op op);
 
+/* Return the first row of a run and the one behind its last, of `rows` rows. They read device memory, so only ops that
+ * run on the host may call them. */
+static inline int64_t sw_first_row(const struct sw_row_run *run) {
+    return run->first == NULL ? 0 : *run->first;
+}
+
+static inline int64_t sw_end_row(const struct sw_row_run *run, int64_t rows) {
+    return run->first == NULL ? rows : *run->end;
+}
+
 struct sw_device_ops {
     void (*close)(struct sw_device *device);
     /* Makes the device the calling thread's GPU, for a library that calls CUDA itself. NULL on a CPU. */

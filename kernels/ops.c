@@ -367,7 +367,9 @@ static double permute_rows(const void *args) {
 static double unpermute_rows(const void *args) {
     const struct sw_unpermute_rows *op = args;
     const double pairs = (double)(op->rows * op->chosen), own_passes = op->addend == NULL ? 1.0 : 2.0;
-    assert(op->rows >= 0 && op->cols > 0 && op->chosen > 0 && op->place != NULL && op->x != NULL && op->y != NULL);
+    assert(op->rows >= 0 && op->cols > 0 && op->chosen >= 0 && op->chosen <= SW_MOST_CHOSEN);
+    assert(op->place != NULL && op->x != NULL && (op->y == NULL) != (op->after == NULL));
+    assert(op->before == NULL || op->addend == NULL || op->falling);
     return bytes_of(op->type, (own_passes * (double)op->rows + pairs) * (double)op->cols, pairs);
 }
 
@@ -432,8 +434,8 @@ static const struct sw_device_op_row table[SW_DEVICE_OPS] = {
     [SW_DEVICE_ATTENTION_BACKWARD] = ROW(attention_backward, q, scratch),
     [SW_DEVICE_ACTIVATION_FORWARD] = ROW(activation_forward, x, y),
     [SW_DEVICE_ACTIVATION_BACKWARD] = ROW(activation_backward, x, activated),
-    [SW_DEVICE_GATED_FORWARD] = ROW(gated_forward, x, y),
-    [SW_DEVICE_GATED_BACKWARD] = ROW(gated_backward, x, activated),
+    [SW_DEVICE_GATED_FORWARD] = ROW(gated_forward, x, run.end),
+    [SW_DEVICE_GATED_BACKWARD] = ROW(gated_backward, x, run.end),
     [SW_DEVICE_ADD] = ROW(add, a, y),
     [SW_DEVICE_DROPOUT] = ROW(dropout, x, y),
     [SW_DEVICE_BIAS_GRADIENT] = ROW(bias_gradient, dy, acc),
@@ -462,10 +464,10 @@ static const struct sw_device_op_row table[SW_DEVICE_OPS] = {
     [SW_DEVICE_ROUTE_FORWARD] = ROW(route_forward, logits, weight),
     [SW_DEVICE_ROUTE_BACKWARD] = ROW(route_backward, logits, d_logits),
     [SW_DEVICE_ORDER_BY_EXPERT] = ROW(order_by_expert, expert, place),
-    [SW_DEVICE_PERMUTE_ROWS] = ROW(permute_rows, source, y),
-    [SW_DEVICE_UNPERMUTE_ROWS] = ROW(unpermute_rows, place, y),
-    [SW_DEVICE_SCALE_ROWS] = ROW(scale_rows, source, y),
-    [SW_DEVICE_SCALE_ROWS_BACKWARD] = ROW(scale_rows_backward, source, d_weight),
+    [SW_DEVICE_PERMUTE_ROWS] = ROW(permute_rows, source, run.end),
+    [SW_DEVICE_UNPERMUTE_ROWS] = ROW(unpermute_rows, place, run.end),
+    [SW_DEVICE_SCALE_ROWS] = ROW(scale_rows, source, run.end),
+    [SW_DEVICE_SCALE_ROWS_BACKWARD] = ROW(scale_rows_backward, source, run.end),
     [SW_DEVICE_GROUPED_GEMM] = ROW_OF(grouped_gemm, sw_grouped_product, offset, scratch),
     [SW_DEVICE_RANK_SUM] = ROW_OF(rank_sum, sw_comm_sum, own, to),
 };

@@ -346,6 +346,13 @@ struct sw_activation_backward {
 #define sw_activation_backward(stream, ...)                                                                            \
     sw_device_run(stream, SW_DEVICE_ACTIVATION_BACKWARD, &(const struct sw_activation_backward){__VA_ARGS__})
 
+/* Rows [*first, *end), with both numbers in device memory, such as two offsets of experts. NULL: all rows. An op
+ * neither reads nor writes other rows. */
+struct sw_row_run {
+    const int32_t *first, *end;
+};
+#define SW_ALL_ROWS ((struct sw_row_run){NULL, NULL})
+
 /* A row of x holds `cols` gates and then `cols` values; y[row][col] = f(gate)·value. */
 struct sw_gated_forward {
     sw_dtype type;
@@ -353,6 +360,7 @@ struct sw_gated_forward {
     int64_t rows, cols;
     const void *x;
     void *y;
+    struct sw_row_run run;
 };
 #define sw_gated_forward(stream, ...)                                                                                  \
     sw_device_run(stream, SW_DEVICE_GATED_FORWARD, &(const struct sw_gated_forward){__VA_ARGS__})
@@ -364,6 +372,7 @@ struct sw_gated_backward {
     int64_t rows, cols;
     const void *x, *dy;
     void *dx, *activated;
+    struct sw_row_run run;
 };
 #define sw_gated_backward(stream, ...)                                                                                 \
     sw_device_run(stream, SW_DEVICE_GATED_BACKWARD, &(const struct sw_gated_backward){__VA_ARGS__})
@@ -514,19 +523,29 @@ struct sw_permute_rows {
     const int32_t *source;
     const void *x;
     void *y;
+    struct sw_row_run run; /* of y */
 };
 #define sw_permute_rows(stream, ...)                                                                                   \
     sw_device_run(stream, SW_DEVICE_PERMUTE_ROWS, &(const struct sw_permute_rows){__VA_ARGS__})
 
-/* y[t] = round(addend[t] + the sum of x[place[t·chosen + s]] over slots s), added in fp32 in the order of slots. x has
- * rows·chosen rows, y and addend have `rows`. addend NULL: 0. y may be the addend. Every implementation has the same
- * bits, except for the payload of a NaN. */
+/* y[t] = round(addend[t] + the sum of x[place[t·chosen + s]] over slots s), added in fp32 in the order of places, which
+ * is that of experts. falling: from the last place to the first, and then the addend. x has rows·chosen rows, y and
+ * addend have `rows`. addend NULL: 0. y may be the addend. Every implementation has the same bits, except for the
+ * payload of a NaN.
+ *
+ * A sum may be cut between two places, so that a call adds the rows of one run of x: it then begins with `before`, and
+ * its sum goes to `after` instead of y. NULL: it begins or ends there. Both are fp32 and may be the same. Only the call
+ * that begins a rising sum, or ends a falling one, has an addend. The bits are those of one call for all rows. */
 struct sw_unpermute_rows {
     sw_dtype type;
     int64_t rows, cols, chosen;
     const int32_t *place;
     const void *x, *addend;
-    void *y;
+    void *y; /* NULL: `after` takes its place */
+    const float *before;
+    float *after;
+    struct sw_row_run run; /* of x */
+    bool falling;
 };
 #define sw_unpermute_rows(stream, ...)                                                                                 \
     sw_device_run(stream, SW_DEVICE_UNPERMUTE_ROWS, &(const struct sw_unpermute_rows){__VA_ARGS__})
@@ -539,6 +558,7 @@ struct sw_scale_rows {
     const float *weight; /* by pair */
     const void *x;
     void *y;
+    struct sw_row_run run;
 };
 #define sw_scale_rows(stream, ...)                                                                                     \
     sw_device_run(stream, SW_DEVICE_SCALE_ROWS, &(const struct sw_scale_rows){__VA_ARGS__})
@@ -553,6 +573,7 @@ struct sw_scale_rows_backward {
     const void *x, *dy;
     void *dx;
     float *d_weight; /* by pair */
+    struct sw_row_run run;
 };
 #define sw_scale_rows_backward(stream, ...)                                                                            \
     sw_device_run(stream, SW_DEVICE_SCALE_ROWS_BACKWARD, &(const struct sw_scale_rows_backward){__VA_ARGS__})

@@ -457,7 +457,7 @@ sw_status sw_mlp_forward(const struct sw_model *model, const struct sw_unit_call
     const sw_activation activation = model->config.activation;
     SW_TRY(sw_linear_forward(model, call, LINEAR_UP, UP_WEIGHT, n, NULL, s->up));
     return model->config.gated ? sw_gated_forward(call->stream, model->shape.type, activation, model->rows,
-                                                  model->widths.ffn, s->up, s->activated)
+                                                  model->widths.ffn, s->up, s->activated, SW_ALL_ROWS)
                                : sw_activation_forward(call->stream, model->shape.type, activation,
                                                        model->rows * model->widths.ffn, s->up, s->activated);
 }
@@ -472,7 +472,7 @@ sw_status sw_mlp_input_gradient(const struct sw_model *model, const struct sw_un
     SW_TRY(linear_input_gradient(model, call, LINEAR_DOWN, DOWN_WEIGHT, call->grad, inner));
     SW_TRY(model->config.gated
                ? sw_gated_backward(call->stream, model->shape.type, activation, model->rows, model->widths.ffn, s->up,
-                                   inner, product_grad, again)
+                                   inner, product_grad, again, SW_ALL_ROWS)
                : sw_activation_backward(call->stream, model->shape.type, activation, model->rows * model->widths.ffn,
                                         s->up, inner, product_grad, again));
     return linear_input_gradient(model, call, LINEAR_UP, UP_WEIGHT, product_grad, dn);
@@ -506,7 +506,7 @@ static sw_status add_norm_forward(const struct sw_model *model, const struct sw_
 }
 
 /* Computes everything up to the MLP's normalised input. */
-static sw_status fill_attention(struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
+sw_status sw_block_fill_attention(struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
     void *narrow = area_at(call->work, model->work.narrow);
     SW_TRY(sw_norm_forward(model, call, NORM1_SCALE, call->in, s->norm1_out, s->norm1_mean, s->norm1_rstd));
     SW_TRY(sw_attend_forward(model, call, s->norm1_out, s));
@@ -516,7 +516,7 @@ static sw_status fill_attention(struct sw_model *model, const struct sw_unit_cal
 
 /* Recomputes, with the arithmetic of the forward pass, the inputs of the backward pass that need no matrix product. The
  * activated values are left out, because the backward pass computes them itself. */
-static sw_status fill_derived(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
+sw_status sw_block_fill_derived(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
     SW_TRY(sw_norm_forward(model, call, NORM1_SCALE, call->in, s->norm1_out, s->norm1_mean, s->norm1_rstd));
     SW_TRY(sw_attend_derive(model, call, s));
     return sw_norm_forward(model, call, NORM2_SCALE, s->residual, s->norm2_out, s->norm2_mean, s->norm2_rstd);
@@ -525,8 +525,8 @@ static sw_status fill_derived(const struct sw_model *model, const struct sw_unit
 sw_status sw_block_recompute(struct sw_model *model, const struct sw_unit_call *call) {
     const struct saved s = sw_saved_of(model, call);
     if (call->recompute == SW_RECOMPUTE_DERIVED)
-        return fill_derived(model, call, &s);
-    SW_TRY(fill_attention(model, call, &s));
+        return sw_block_fill_derived(model, call, &s);
+    SW_TRY(sw_block_fill_attention(model, call, &s));
     if (model->config.experts > 0)
         return sw_experts_up(model, call, s.norm2_out, &s);
     return sw_linear_forward(model, call, LINEAR_UP, UP_WEIGHT, s.norm2_out, NULL, s.up);
@@ -534,11 +534,18 @@ sw_status sw_block_recompute(struct sw_model *model, const struct sw_unit_call *
 
 sw_status sw_block_forward(struct sw_model *model, const struct sw_unit_call *call) {
     const struct saved s = sw_saved_of(model, call);
-    SW_TRY(fill_attention(model, call, &s));
+    SW_TRY(sw_block_fill_attention(model, call, &s));
     if (model->config.experts > 0)
         return sw_experts_forward(model, call, s.norm2_out, s.residual, &s);
     SW_TRY(sw_mlp_forward(model, call, s.norm2_out, &s));
     return sw_linear_forward(model, call, LINEAR_DOWN, DOWN_WEIGHT, s.activated, s.residual, call->out);
+}
+
+sw_status sw_block_attention_backward(struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
+    void *narrow = area_at(call->work, model->work.narrow);
+    SW_TRY(norm_backward(model, call, NORM2_SCALE, narrow, s->residual, s->norm2_mean, s->norm2_rstd));
+    SW_TRY(sw_attend_backward(model, call, s->norm1_out, s, narrow));
+    return norm_backward(model, call, NORM1_SCALE, narrow, call->in, s->norm1_mean, s->norm1_rstd);
 }
 
 sw_status sw_block_backward(struct sw_model *model, const struct sw_unit_call *call) {
@@ -546,9 +553,7 @@ sw_status sw_block_backward(struct sw_model *model, const struct sw_unit_call *c
     void *narrow = area_at(call->work, model->work.narrow);
     SW_TRY(model->config.experts > 0 ? sw_experts_backward(model, call, s.norm2_out, &s, narrow)
                                      : sw_mlp_backward(model, call, s.norm2_out, &s, narrow));
-    SW_TRY(norm_backward(model, call, NORM2_SCALE, narrow, s.residual, s.norm2_mean, s.norm2_rstd));
-    SW_TRY(sw_attend_backward(model, call, s.norm1_out, &s, narrow));
-    return norm_backward(model, call, NORM1_SCALE, narrow, call->in, s.norm1_mean, s.norm1_rstd);
+    return sw_block_attention_backward(model, call, &s);
 }
 
 /* A tile of one half of a block, forward and backward: some heads of the attention, or some columns of the MLP's inner

@@ -9,12 +9,31 @@
  * then needs the activated values and not the result of another product.
  *
  * Sorted inputs and activated values are computed again in the backward pass, whatever the plan keeps: they cost only
- * memory traffic, and take chosen_experts times the memory of a dense block's. */
+ * memory traffic, and take chosen_experts times the memory of a dense block's.
+ *
+ * Some experts may be a unit of their own (expert_units.c). The functions here then work on the places of its experts.
+ */
 #include "core/size.h"
 #include "model/model_private.h"
 
 int64_t sw_experts_pairs(const struct sw_model *model) {
     return model->rows * model->config.chosen_experts;
+}
+
+static struct sw_expert_run experts_in(const struct sw_model *model, int64_t unit) {
+    return sw_experts_in(&model->config, &model->cut, unit);
+}
+
+static int64_t end_of(struct sw_expert_run run) {
+    return run.first + run.count;
+}
+
+struct sw_row_run sw_experts_places(const struct sw_model *model, const struct sw_unit_call *call,
+                                    const struct saved *s) {
+    const struct sw_expert_run own = experts_in(model, call->unit);
+    return own.count == model->config.experts
+               ? SW_ALL_ROWS
+               : (struct sw_row_run){.first = s->expert_offset + own.first, .end = s->expert_offset + end_of(own)};
 }
 
 /* A run of experts whose matrices of one kind are the same distance apart in the unit, and are all trained or all
@@ -30,12 +49,12 @@ struct expert_run {
 static struct expert_run run_at(const struct sw_model *model, int64_t unit, enum sw_expert_matrix matrix,
                                 int64_t first) {
     const struct sw_tensor *tensor = model->units->unit[unit].tensor;
+    const struct sw_expert_run own = experts_in(model, unit);
     const int base = sw_block_tensor_in(model, unit, EXPERTS) + (int)matrix;
-    const int64_t experts = model->config.experts;
-    struct expert_run run = {.first = first, .count = 1, .tensor = base + EXPERT_MATRICES * (int)first};
+    struct expert_run run = {.first = first, .count = 1, .tensor = base + EXPERT_MATRICES * (int)(first - own.first)};
     const struct sw_tensor *begin = &tensor[run.tensor];
-    run.stride = first + 1 < experts ? begin[EXPERT_MATRICES].offset - begin->offset : 0;
-    while (first + run.count < experts) {
+    run.stride = first + 1 < end_of(own) ? begin[EXPERT_MATRICES].offset - begin->offset : 0;
+    while (first + run.count < end_of(own)) {
         const struct sw_tensor *next = &begin[EXPERT_MATRICES * run.count];
         if (next->offset != begin->offset + run.count * run.stride || next->frozen != begin->frozen)
             break;
@@ -67,8 +86,9 @@ static struct sw_grouped_gemm product_of(const struct sw_model *model, enum sw_e
 }
 
 static sw_status prepare_unit(struct sw_model *model, int64_t unit, enum sw_expert_matrix matrix) {
+    const struct sw_expert_run own = experts_in(model, unit);
     struct expert_run run = {0};
-    for (int64_t first = 0; first < model->config.experts; first += run.count) {
+    for (int64_t first = own.first; first < end_of(own); first += run.count) {
         run = run_at(model, unit, matrix, first);
         for (int pass = FORWARD; pass < (model->shape.forward_only ? INPUT_GRADIENT : PASSES); pass++) {
             const struct sw_grouped_gemm shape = product_of(model, matrix, (enum pass)pass, &run);
@@ -115,8 +135,9 @@ sw_status sw_experts_prepare(struct sw_model *model) {
 /* Multiplies the rows of each expert by its matrix, or in the gradient of the input by the transposed matrix. */
 static sw_status multiply(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
                           enum sw_expert_matrix matrix, enum pass pass, const void *x, void *y) {
+    const struct sw_expert_run own = experts_in(model, call->unit);
     struct expert_run run = {0};
-    for (int64_t first = 0; first < model->config.experts; first += run.count) {
+    for (int64_t first = own.first; first < end_of(own); first += run.count) {
         run = run_at(model, call->unit, matrix, first);
         const struct sw_grouped_gemm shape = product_of(model, matrix, pass, &run);
         SW_TRY(sw_grouped_gemm(call->stream, .shape = &shape, .offset = s->expert_offset + first, .a = x,
@@ -129,8 +150,9 @@ static sw_status multiply(const struct sw_model *model, const struct sw_unit_cal
 /* Adds the gradients of the experts' matrices of one kind that are trained. */
 static sw_status weight_gradient(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
                                  enum sw_expert_matrix matrix, const void *x, const void *dy) {
+    const struct sw_expert_run own = experts_in(model, call->unit);
     struct expert_run run = {0};
-    for (int64_t first = 0; first < model->config.experts; first += run.count) {
+    for (int64_t first = own.first; first < end_of(own); first += run.count) {
         run = run_at(model, call->unit, matrix, first);
         const struct sw_grouped_gemm shape = product_of(model, matrix, WEIGHT_GRADIENT, &run);
         float *acc = acc_at(model, call, run.tensor);
@@ -146,22 +168,23 @@ static sw_status sort_rows(const struct sw_model *model, const struct sw_unit_ca
                            const void *x, void **out) {
     *out = area_at(call->work, model->work.expert_rows);
     return sw_permute_rows(call->stream, .type = model->shape.type, .rows = model->rows, .cols = model->config.hidden,
-                           .chosen = model->config.chosen_experts, .source = s->expert_source, .x = x, .y = *out);
+                           .chosen = model->config.chosen_experts, .source = s->expert_source, .x = x, .y = *out,
+                           .run = sw_experts_places(model, call, s));
 }
 
-/* Adds the rows of each token's pairs up, to `addend`. */
+/* Adds up the rows of each token's pairs: in the forward pass behind the addend, in the backward pass before it. */
 static sw_status add_rows(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
-                          const void *x, const void *addend, void *y) {
+                          bool backward, const void *x, const void *addend, void *y) {
     return sw_unpermute_rows(call->stream, .type = model->shape.type, .rows = model->rows, .cols = model->config.hidden,
                              .chosen = model->config.chosen_experts, .place = s->expert_place, .x = x, .addend = addend,
-                             .y = y);
+                             .y = y, .falling = backward);
 }
 
 /* Computes the activated values, before weights scale them. */
 static sw_status activate(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
                           void *activated) {
     return sw_gated_forward(call->stream, model->shape.type, model->config.activation, sw_experts_pairs(model),
-                            model->widths.expert_ffn, s->expert_up, activated);
+                            model->widths.expert_ffn, s->expert_up, activated, sw_experts_places(model, call, s));
 }
 
 /* Scales the activated values in place. */
@@ -169,11 +192,11 @@ static sw_status scale(const struct sw_model *model, const struct sw_unit_call *
                        void *activated) {
     return sw_scale_rows(call->stream, .type = model->shape.type, .rows = sw_experts_pairs(model),
                          .cols = model->widths.expert_ffn, .source = s->expert_source, .weight = s->expert_weight,
-                         .x = activated, .y = activated);
+                         .x = activated, .y = activated, .run = sw_experts_places(model, call, s));
 }
 
-static sw_status route(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
-                       const struct saved *s) {
+sw_status sw_experts_route(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                           const struct saved *s) {
     const void *matrix = tensor_at(model, call, sw_block_tensor_in(model, call->unit, ROUTER));
     SW_TRY(sw_gemm(call->stream, &model->router.forward, n, matrix, NULL, s->router_logits,
                    area_at(call->work, model->work.scratch)));
@@ -186,21 +209,32 @@ static sw_status route(const struct sw_model *model, const struct sw_unit_call *
 
 sw_status sw_experts_up(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                         const struct saved *s) {
+    SW_TRY(sw_experts_route(model, call, n, s));
+    return sw_experts_up_products(model, call, n, s);
+}
+
+sw_status sw_experts_up_products(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                                 const struct saved *s) {
     void *sorted;
-    SW_TRY(route(model, call, n, s));
     SW_TRY(sort_rows(model, call, s, n, &sorted));
     return multiply(model, call, s, EXPERT_GATE, FORWARD, sorted, s->expert_up);
 }
 
-sw_status sw_experts_forward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
-                             const void *addend, const struct saved *s) {
+sw_status sw_experts_results(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
+                             void **out) {
     void *activated = area_at(call->work, model->work.expert_inner);
-    void *results = area_at(call->work, model->work.expert_rows);
-    SW_TRY(sw_experts_up(model, call, n, s));
+    *out = area_at(call->work, model->work.expert_rows);
     SW_TRY(activate(model, call, s, activated));
     SW_TRY(scale(model, call, s, activated));
-    SW_TRY(multiply(model, call, s, EXPERT_DOWN, FORWARD, activated, results));
-    return add_rows(model, call, s, results, addend, call->out);
+    return multiply(model, call, s, EXPERT_DOWN, FORWARD, activated, *out);
+}
+
+sw_status sw_experts_forward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                             const void *addend, const struct saved *s) {
+    void *results;
+    SW_TRY(sw_experts_up(model, call, n, s));
+    SW_TRY(sw_experts_results(model, call, s, &results));
+    return add_rows(model, call, s, false, results, addend, call->out);
 }
 
 /* Goes from call->grad to the gradient at the results of the up products and to that at the weights. Leaves the sorted
@@ -215,9 +249,10 @@ static sw_status down_input_gradient(const struct sw_model *model, const struct 
     SW_TRY(sw_scale_rows_backward(call->stream, .type = model->shape.type, .rows = sw_experts_pairs(model),
                                   .cols = model->widths.expert_ffn, .source = s->expert_source,
                                   .weight = s->expert_weight, .x = activated, .dy = inner_grad, .dx = inner_grad,
-                                  .d_weight = weight_grad));
+                                  .d_weight = weight_grad, .run = sw_experts_places(model, call, s)));
     return sw_gated_backward(call->stream, model->shape.type, model->config.activation, sw_experts_pairs(model),
-                             model->widths.expert_ffn, s->expert_up, inner_grad, up_grad, NULL);
+                             model->widths.expert_ffn, s->expert_up, inner_grad, up_grad, NULL,
+                             sw_experts_places(model, call, s));
 }
 
 /* Adds the gradients of the down matrices, from what down_input_gradient left. */
@@ -240,14 +275,13 @@ static sw_status router_input_gradient(const struct sw_model *model, const struc
                    area_at(call->work, model->work.scratch));
 }
 
-/* Goes on from the gradient at the results of the up products to dn. The router's part comes first, so that the
- * experts' parts are added to it before the sum is rounded. */
+/* Goes on from the gradient at the results of the up products to dn, with the router's part. */
 static sw_status up_input_gradient(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
                                    const float *weight_grad, void *product_grad, void *dn) {
     void *rows = area_at(call->work, model->work.expert_rows);
     SW_TRY(router_input_gradient(model, call, s, weight_grad, area_at(product_grad, sw_router_grad_offset(model)), dn));
     SW_TRY(multiply(model, call, s, EXPERT_GATE, INPUT_GRADIENT, product_grad, rows));
-    return add_rows(model, call, s, rows, dn, dn);
+    return add_rows(model, call, s, true, rows, dn, dn);
 }
 
 sw_status sw_experts_input_gradient(const struct sw_model *model, const struct sw_unit_call *call,
@@ -265,16 +299,25 @@ sw_status sw_experts_last_product(const struct sw_model *model, const struct sw_
     return down_weight_gradient(model, call, s);
 }
 
-sw_status sw_experts_first_product(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
-                                   const struct saved *s, const void *product_grad) {
-    const void *logits_grad = (const char *)product_grad + sw_router_grad_offset(model);
-    float *acc = acc_at(model, call, sw_block_tensor_in(model, call->unit, ROUTER));
+static sw_status up_weight_gradient(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                                    const struct saved *s, const void *product_grad) {
     void *sorted;
     SW_TRY(sort_rows(model, call, s, n, &sorted));
-    SW_TRY(weight_gradient(model, call, s, EXPERT_GATE, sorted, product_grad));
+    return weight_gradient(model, call, s, EXPERT_GATE, sorted, product_grad);
+}
+
+static sw_status router_weight_gradient(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                                        const void *logits_grad) {
+    float *acc = acc_at(model, call, sw_block_tensor_in(model, call->unit, ROUTER));
     return acc == NULL ? SW_OK
                        : sw_gemm(call->stream, &model->router.weight_gradient, logits_grad, n, NULL, acc,
                                  area_at(call->work, model->work.scratch));
+}
+
+sw_status sw_experts_first_product(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                                   const struct saved *s, const void *product_grad) {
+    SW_TRY(up_weight_gradient(model, call, n, s, product_grad));
+    return router_weight_gradient(model, call, n, (const char *)product_grad + sw_router_grad_offset(model));
 }
 
 sw_status sw_experts_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
@@ -285,4 +328,21 @@ sw_status sw_experts_backward(const struct sw_model *model, const struct sw_unit
     SW_TRY(down_weight_gradient(model, call, s));
     SW_TRY(up_input_gradient(model, call, s, weight_grad, product_grad, dn));
     return sw_experts_first_product(model, call, n, s, product_grad);
+}
+
+sw_status sw_experts_part_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                                   const struct saved *s, float *weight_grad, void **out) {
+    void *product_grad = area_at(call->work, model->work.wide);
+    *out = area_at(call->work, model->work.expert_rows);
+    SW_TRY(down_input_gradient(model, call, s, product_grad, weight_grad));
+    SW_TRY(down_weight_gradient(model, call, s));
+    SW_TRY(up_weight_gradient(model, call, n, s, product_grad));
+    return multiply(model, call, s, EXPERT_GATE, INPUT_GRADIENT, product_grad, *out);
+}
+
+sw_status sw_experts_router_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                                     const struct saved *s, const float *weight_grad, void *dn) {
+    void *logits_grad = area_at(call->work, model->work.wide);
+    SW_TRY(router_input_gradient(model, call, s, weight_grad, logits_grad, dn));
+    return router_weight_gradient(model, call, n, logits_grad);
 }

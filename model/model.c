@@ -459,7 +459,8 @@ sw_status sw_model_create(const struct sw_model_config *config, const struct sw_
     model->shape = *shape;
     model->device = device;
     model->rows = shape->batch * shape->seq;
-    model->cut = (struct sw_cut){.tiles = sw_max_i64(shape->tiles, 1), .ranks = 1};
+    model->cut = (struct sw_cut){
+        .tiles = sw_max_i64(shape->tiles, 1), .ranks = 1, .expert_units = sw_model_expert_units(config)};
     if (shape->tensor_ranks > 1) {
         model->cut.ranks = shape->tensor_ranks;
         model->cut.rank = shape->tensor_rank;
@@ -572,13 +573,33 @@ static struct sw_model *model_for(void *context, const struct sw_unit_call *call
     return call->count == 1 && model->of_one != NULL ? model->of_one : model;
 }
 
+/* The passes of a rank without a tensor group, by kinds of units. */
+struct passes {
+    sw_status (*forward)(struct sw_model *model, const struct sw_unit_call *call);
+    sw_status (*recompute)(struct sw_model *model, const struct sw_unit_call *call);
+    sw_status (*backward)(struct sw_model *model, const struct sw_unit_call *call);
+};
+
+static const struct passes *passes_of(const struct sw_model *model, const struct sw_unit_call *call) {
+    static const struct passes block = {sw_block_forward, sw_block_recompute, sw_block_backward},
+                               tile = {sw_tile_forward, sw_tile_recompute, sw_tile_backward},
+                               routed = {sw_routed_forward, sw_routed_recompute, sw_routed_backward},
+                               experts = {sw_expert_unit_forward, sw_expert_unit_recompute, sw_expert_unit_backward};
+    switch (sw_tile_of(&model->cut, call->unit).kind) {
+    case BLOCK_WHOLE: return &block;
+    case BLOCK_ROUTED: return &routed;
+    case EXPERT_GROUP: return &experts;
+    default: return &tile;
+    }
+}
+
 static sw_status forward(void *context, const struct sw_unit_call *call) {
     struct sw_model *model = model_for(context, call);
     if (call->unit == 0)
         return sw_embedding_unit_forward(model, call);
     if (model->cut.ranks > 1)
         return rank_forward(model, call);
-    return model->cut.tiles == 1 ? sw_block_forward(model, call) : sw_tile_forward(model, call);
+    return passes_of(model, call)->forward(model, call);
 }
 
 static sw_status backward(void *context, const struct sw_unit_call *call) {
@@ -587,14 +608,14 @@ static sw_status backward(void *context, const struct sw_unit_call *call) {
         return sw_embedding_unit_backward(model, call);
     if (model->cut.ranks > 1)
         return rank_backward(model, call);
-    return model->cut.tiles == 1 ? sw_block_backward(model, call) : sw_tile_backward(model, call);
+    return passes_of(model, call)->backward(model, call);
 }
 
 static sw_status recompute(void *context, const struct sw_unit_call *call) {
     struct sw_model *model = context;
     if (model->cut.ranks > 1)
         return rank_recompute(model, call);
-    return model->cut.tiles == 1 ? sw_block_recompute(model, call) : sw_tile_recompute(model, call);
+    return passes_of(model, call)->recompute(model, call);
 }
 
 static sw_status head(void *context, const struct sw_unit_call *call) {

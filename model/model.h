@@ -56,6 +56,11 @@ sw_status sw_model_units(const struct sw_model_config *config, int64_t tiles, sw
  * ranks, or the numbers of tiles, that fit. */
 sw_status sw_model_rank_units(const struct sw_model_config *config, int ranks, int rank, int64_t tiles,
                               sw_optimizer_format optimizer, const struct sw_tuning *tuning, struct sw_units **out);
+/* Lets each `experts` neighbouring experts of a block be a unit, behind one of the rest of the block; 0: blocks are one
+ * unit. Fails if the model has no experts, or another number than these divide. */
+sw_status sw_model_group_experts(struct sw_model_config *config, int64_t experts);
+/* Returns the number of units that the experts of a block are; 0: they are in one unit with all of the block. */
+int64_t sw_model_expert_units(const struct sw_model_config *config);
 /* Tells whether each rank's part of every layer can be cut into this many tiles. The model must be divisible among
  * `ranks`. */
 bool sw_model_tiles_fit(const struct sw_model_config *config, int ranks, int64_t tiles);

@@ -11,9 +11,18 @@
 
 enum embedding_tensor { TOKEN_TABLE, POSITION_TABLE };
 
-/* Kinds of units between embedding and head: a block, or the first or a later tile of one of its halves. Each kind has
- * a range of the block's tensors. */
-enum block_kind { BLOCK_WHOLE, ATTENTION_FIRST, ATTENTION_NEXT, MLP_FIRST, MLP_NEXT, BLOCK_KINDS };
+/* Kinds of units between embedding and head: a block; the first or a later tile of one of its halves; or, where experts
+ * are units, a block without its experts, or some of these. Each kind has a range of the block's tensors. */
+enum block_kind {
+    BLOCK_WHOLE,
+    ATTENTION_FIRST,
+    ATTENTION_NEXT,
+    MLP_FIRST,
+    MLP_NEXT,
+    BLOCK_ROUTED,
+    EXPERT_GROUP,
+    BLOCK_KINDS
+};
 struct sw_block_range {
     int first, end;
 };
@@ -22,13 +31,14 @@ struct sw_block_range sw_block_range(enum block_kind kind);
 struct sw_tile {
     enum block_kind kind;
     int64_t layer, index;
-    bool first, last; /* the first and last tile of its half; a single tile is both */
+    bool first, last; /* the first and last tile of its half, or unit of its block; a single one is both */
 };
 /* How blocks are cut into units: each half among `ranks` ranks of a tensor group, and this rank's part into `tiles`
  * tiles. With both 1 a block is one unit. */
 struct sw_cut {
     int64_t tiles;
     int ranks, rank;
+    int64_t expert_units; /* units that the experts of a block are; 0: they are in one unit with all of the block */
 };
 /* Returns the number of parts of a half: the tiles of all ranks, rank after rank. */
 static inline int64_t sw_cut_parts(const struct sw_cut *cut) {
@@ -267,6 +277,25 @@ struct sw_own_rows {
  * share each key-value head. The bias of queries is whole on every rank, their weight is cut. */
 struct sw_own_rows sw_own_rows_of(const struct sw_model *model, enum sw_block_tensor tensor, int piece);
 
+/* The experts of a unit: all of the block's, or a run of them. */
+struct sw_expert_run {
+    int64_t first, count;
+};
+struct sw_expert_run sw_experts_in(const struct sw_model_config *config, const struct sw_cut *cut, int64_t unit);
+
+/* Byte offsets in what the units of a block hand on where experts are units. Forward: the normalised input, the
+ * routing, and the sum of the residual and the experts' results. The block without its experts hands the residual on,
+ * in the compute type; later sums are fp32, until the last unit writes the block's output at 0. The backward pass of
+ * all experts reads the normalised input and the routing, so only the first output of a block is kept. Backward: the
+ * gradient at the block's output, which no expert changes, the gradient at the weights, and the sum of that at the
+ * normalised input, fp32. */
+struct sw_handed_layout {
+    int64_t normed, weight, offset, source, place, sum;
+    int64_t routed_bytes; /* with the residual */
+    int64_t bytes;        /* with a sum */
+};
+struct sw_handed_layout sw_handed_layout(const struct sw_model *model);
+
 /* The addresses of a unit's intermediates (struct saved_layout). */
 struct saved {
     float *norm1_mean, *norm1_rstd, *q_rstd, *k_rstd, *log_sum_exp, *norm2_mean, *norm2_rstd;
@@ -394,11 +423,44 @@ sw_status sw_experts_last_product(const struct sw_model *model, const struct sw_
 sw_status sw_experts_first_product(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                                    const struct saved *s, const void *product_grad);
 
+/* The passes of a block without its experts, and of a unit of experts. */
+sw_status sw_routed_forward(struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_routed_recompute(struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_routed_backward(struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_expert_unit_forward(struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_expert_unit_recompute(struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_expert_unit_backward(struct sw_model *model, const struct sw_unit_call *call);
+
+/* Compute parts of these for units that have some experts. The first routes; the second goes on to the results of the
+ * up products; the third to the results of the down products, in the work area, at the places of the unit's pairs. The
+ * fourth goes from call->grad to the gradient at the weights and to that at the normalised input, in the work area at
+ * the same places, and adds the gradients of the experts' weights. The fifth goes from the gradient at the weights to
+ * the router's part of dn, and adds the gradient of its matrix. */
+sw_status sw_experts_route(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                           const struct saved *s);
+sw_status sw_experts_up_products(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                                 const struct saved *s);
+sw_status sw_experts_results(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
+                             void **out);
+sw_status sw_experts_part_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                                   const struct saved *s, float *weight_grad, void **out);
+sw_status sw_experts_router_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                                     const struct saved *s, const float *weight_grad, void *dn);
+/* Returns the places of the pairs of a unit's experts. */
+struct sw_row_run sw_experts_places(const struct sw_model *model, const struct sw_unit_call *call,
+                                    const struct saved *s);
+
 /* Tells whether a block's backward pass leaves the gradients of its products' weights to calls of their own. */
 bool sw_model_splits_backward(const struct sw_model *model);
 /* Returns the bytes of the gradient at the result of a block's first product. */
 int64_t sw_product_bytes(const struct sw_model *model);
 
+/* Compute a block up to its MLP's normalised input. The second computes again only what needs no matrix product. */
+sw_status sw_block_fill_attention(struct sw_model *model, const struct sw_unit_call *call, const struct saved *s);
+sw_status sw_block_fill_derived(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s);
+/* Computes the backward pass of a block from dn, the gradient at its MLP's normalised input, in the `narrow` work area.
+ */
+sw_status sw_block_attention_backward(struct sw_model *model, const struct sw_unit_call *call, const struct saved *s);
 sw_status sw_tile_forward(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_tile_recompute(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_tile_backward(struct sw_model *model, const struct sw_unit_call *call);

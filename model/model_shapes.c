@@ -246,16 +246,18 @@ static void lay_saved(const struct sw_model *model, enum block_kind kind, struct
         s->log_sum_exp = place(&s->saved_bytes, row_bytes * model->attention.heads);
         s->attention_out = place(&s->saved_bytes, typed_rows * w->q);
     }
-    if (kind == BLOCK_WHOLE)
+    if (kind == BLOCK_WHOLE || kind == BLOCK_ROUTED)
         s->residual = place(&s->saved_bytes, typed_rows * c->hidden);
-    if (has(kind, EXPERTS) && c->experts > 0) {
-        const int64_t pairs = sw_experts_pairs(model), number_bytes = (int64_t)sizeof(int32_t);
+    const int64_t pairs = sw_experts_pairs(model), number_bytes = (int64_t)sizeof(int32_t);
+    if (has(kind, ROUTER) && c->experts > 0) {
         s->router_logits = place(&s->saved_bytes, typed_rows * c->experts);
         s->expert_chosen = place(&s->saved_bytes, pairs * number_bytes);
         s->expert_weight = place(&s->saved_bytes, pairs * (int64_t)sizeof(float));
         s->expert_offset = place(&s->saved_bytes, (c->experts + 1) * number_bytes);
         s->expert_source = place(&s->saved_bytes, pairs * number_bytes);
         s->expert_place = place(&s->saved_bytes, pairs * number_bytes);
+    }
+    if (has(kind, EXPERTS) && c->experts > 0) {
         s->expert_up = place(&s->saved_bytes, pairs * 2 * w->expert_ffn * typed);
     }
     if (has(kind, UP_WEIGHT)) {
@@ -509,6 +511,32 @@ sw_status sw_model_prepare(struct sw_model *model) {
     return SW_OK;
 }
 
+struct sw_handed_layout sw_handed_layout(const struct sw_model *model) {
+    const int64_t elems = model->rows * model->config.hidden, typed = sw_dtype_bytes(model->shape.type);
+    const int64_t pairs = sw_experts_pairs(model), number_bytes = (int64_t)sizeof(int32_t);
+    struct sw_handed_layout at = {.normed = 0};
+    at.bytes = sw_norm_offset(model);
+    at.weight = place(&at.bytes, pairs * (int64_t)sizeof(float));
+    at.offset = place(&at.bytes, (model->config.experts + 1) * number_bytes);
+    at.source = place(&at.bytes, pairs * number_bytes);
+    at.place = place(&at.bytes, pairs * number_bytes);
+    at.sum = at.bytes;
+    at.routed_bytes = at.bytes + elems * typed;
+    at.bytes += elems * (int64_t)sizeof(float);
+    /* Some output must be as long as the gradients, which lie where outputs do. */
+    if (model->cut.expert_units == 1)
+        at.routed_bytes = at.bytes;
+    return at;
+}
+
+/* Returns the bytes of the output of a unit that hands something on within its block. */
+static int64_t handed_bytes(const struct sw_model *model, const struct sw_tile *tile) {
+    const struct sw_handed_layout at = sw_handed_layout(model);
+    return tile->kind == BLOCK_ROUTED   ? at.routed_bytes
+           : tile->kind == EXPERT_GROUP ? at.bytes
+                                        : sw_adapters_handed_offset(model) + sw_adapters_handed_bytes(model, tile);
+}
+
 struct sw_unit_cost sw_model_unit_cost(const struct sw_model *model, int64_t unit) {
     const int64_t hidden_bytes = model->rows * model->config.hidden * sw_dtype_bytes(model->shape.type);
     if (unit + 1 == model->units->count)
@@ -517,8 +545,7 @@ struct sw_unit_cost sw_model_unit_cost(const struct sw_model *model, int64_t uni
         return (struct sw_unit_cost){.output_bytes = hidden_bytes};
     const struct sw_tile tile = sw_tile_of(&model->cut, unit);
     return (struct sw_unit_cost){
-        .output_bytes =
-            tile.last ? hidden_bytes : sw_adapters_handed_offset(model) + sw_adapters_handed_bytes(model, &tile),
+        .output_bytes = tile.last ? hidden_bytes : handed_bytes(model, &tile),
         .saved_bytes = model->saved[tile.kind].saved_bytes,
         .derived_bytes = model->saved[tile.kind].derived_bytes,
         .unnormed_bytes = model->saved[tile.kind].unnormed_bytes,

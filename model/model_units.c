@@ -1,4 +1,4 @@
-/* Lists the units of a model (embedding, blocks or tiles of blocks, head) and the part of each tensor that a tile has.
+/* Lists the units of a model (embedding, blocks or parts of blocks, head) and the part of each tensor that a tile has.
  *
  * A tile is a unit of its own, not a part of one: the plan, the engine and the store then fetch, update and commit it
  * like any other, and know nothing of tiles. The price is that the tiles of a half hand the sum and the normalised
@@ -12,6 +12,7 @@
 
 #include <assert.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 enum { DIVISORS_CHARS = 256 };
 
@@ -50,14 +51,39 @@ static const struct sw_block_range ranges[BLOCK_KINDS] = {
     [ATTENTION_NEXT] = {QKV_WEIGHT, PROJECTION_BIAS},
     [MLP_FIRST] = {NORM2_SCALE, BLOCK_TENSORS},
     [MLP_NEXT] = {UP_WEIGHT, DOWN_BIAS},
+    [BLOCK_ROUTED] = {NORM1_SCALE, UP_WEIGHT},
+    [EXPERT_GROUP] = {EXPERTS, BLOCK_TENSORS},
 };
 
 struct sw_block_range sw_block_range(enum block_kind kind) {
     return ranges[kind];
 }
 
+/* Describes a unit of a model whose experts are units. */
+static struct sw_tile expert_tile(const struct sw_cut *cut, int64_t unit) {
+    const int64_t block_units = 1 + cut->expert_units, index = (unit - 1) % block_units;
+    return (struct sw_tile){
+        .kind = index == 0 ? BLOCK_ROUTED : EXPERT_GROUP,
+        .layer = (unit - 1) / block_units,
+        .index = index,
+        .first = index == 0,
+        .last = index == cut->expert_units,
+    };
+}
+
+struct sw_expert_run sw_experts_in(const struct sw_model_config *config, const struct sw_cut *cut, int64_t unit) {
+    const struct sw_tile tile = sw_tile_of(cut, unit);
+    if (sw_block_range(tile.kind).end <= (int)EXPERTS)
+        return (struct sw_expert_run){0};
+    return tile.kind == EXPERT_GROUP
+               ? (struct sw_expert_run){.first = (tile.index - 1) * config->expert_group, .count = config->expert_group}
+               : (struct sw_expert_run){.count = config->experts};
+}
+
 struct sw_tile sw_tile_of(const struct sw_cut *cut, int64_t unit) {
     const int64_t tiles = cut->tiles;
+    if (cut->expert_units > 0)
+        return expert_tile(cut, unit);
     if (sw_cut_parts(cut) == 1)
         return (struct sw_tile){.kind = BLOCK_WHOLE, .layer = unit - 1, .first = true, .last = true};
     const int64_t within = (unit - 1) % (2 * tiles), index = within % tiles;
@@ -179,10 +205,13 @@ struct sw_own_rows sw_own_rows_of(const struct sw_model *model, enum sw_block_te
 }
 
 static sw_status add_block_tensor(struct sw_unit *unit, const struct sw_model_config *c, const struct sw_cut *cut,
-                                  struct sw_tile tile, enum sw_block_tensor tensor) {
+                                  struct sw_tile tile, struct sw_expert_run experts, enum sw_block_tensor tensor) {
     const int pieces = sw_block_pieces(c, tensor);
     const int64_t index = cut->rank * cut->tiles + tile.index;
     for (int piece = 0; piece < pieces; piece++) {
+        const int64_t expert = piece / EXPERT_MATRICES;
+        if (tensor == EXPERTS && (expert < experts.first || expert >= experts.first + experts.count))
+            continue;
         char name[SW_TENSOR_NAME_CHARS];
         int64_t dim[2];
         const int dims = shape_of(c, tensor, pieces, piece, dim);
@@ -197,9 +226,13 @@ static sw_status add_block_tensor(struct sw_unit *unit, const struct sw_model_co
     return SW_OK;
 }
 
-static void name_block(struct sw_unit *unit, const struct sw_cut *cut, struct sw_tile tile) {
+static void name_block(struct sw_unit *unit, const struct sw_cut *cut, struct sw_tile tile,
+                       struct sw_expert_run experts) {
     const bool attends = tile.kind == ATTENTION_FIRST || tile.kind == ATTENTION_NEXT;
-    if (sw_cut_parts(cut) == 1)
+    if (experts.count > 0 && tile.kind == EXPERT_GROUP)
+        snprintf(unit->name, sizeof unit->name, "block %d experts %d-%d", (int)tile.layer, (int)experts.first,
+                 (int)(experts.first + experts.count - 1));
+    else if (sw_cut_parts(cut) == 1)
         snprintf(unit->name, sizeof unit->name, "block %lld", (long long)tile.layer);
     else if (cut->tiles == 1)
         snprintf(unit->name, sizeof unit->name, "block %d %s", (int)tile.layer, attends ? "attention" : "mlp");
@@ -237,9 +270,9 @@ static sw_status add_all_tensors(struct sw_units *units, const struct sw_model_c
     for (int64_t u = 1; u + 1 < units->count; u++) {
         const struct sw_tile tile = sw_tile_of(cut, u);
         const struct sw_block_range range = sw_block_range(tile.kind);
-        name_block(&units->unit[u], cut, tile);
+        name_block(&units->unit[u], cut, tile, sw_experts_in(c, cut, u));
         for (int t = range.first; t < range.end; t++)
-            SW_TRY(add_block_tensor(&units->unit[u], c, cut, tile, (enum sw_block_tensor)t));
+            SW_TRY(add_block_tensor(&units->unit[u], c, cut, tile, sw_experts_in(c, cut, u), (enum sw_block_tensor)t));
     }
     snprintf(head->name, sizeof head->name, "head");
     SW_TRY(add_final_norm(head, names->final_norm_scale, c->hidden, cut));
@@ -257,6 +290,15 @@ static int64_t common_divisor(int64_t a, int64_t b) {
         b = rest;
     }
     return a;
+}
+
+/* Returns the divisor of `whole` nearest to a number, the smaller of two. */
+static int64_t nearest_divisor(int64_t whole, int64_t number) {
+    int64_t best = 1;
+    for (int64_t d = 1; d <= whole; d++)
+        if (whole % d == 0 && llabs(d - number) < llabs(best - number))
+            best = d;
+    return best;
 }
 
 /* Return why the blocks of a model cannot be cut among ranks, or into tiles: the end of a sentence about it. NULL: they
@@ -326,7 +368,9 @@ static sw_status check_tiles(const struct sw_model_config *c, int ranks, int64_t
 static sw_status make_units(const struct sw_model_config *config, const struct sw_cut *cut,
                             sw_optimizer_format optimizer, const struct sw_tuning *tuning, struct sw_units **out) {
     struct sw_units *units;
-    const int64_t block_units = sw_cut_parts(cut) == 1 ? 1 : 2 * cut->tiles;
+    const int64_t block_units = cut->expert_units > 0    ? 1 + cut->expert_units
+                                : sw_cut_parts(cut) == 1 ? 1
+                                                         : 2 * cut->tiles;
     SW_TRY(sw_units_create(config->layers * block_units + 2, &units));
     units->tied = config->tied_embeddings;
     units->optimizer = optimizer;
@@ -343,9 +387,29 @@ static sw_status make_units(const struct sw_model_config *config, const struct s
     return SW_OK;
 }
 
+int64_t sw_model_expert_units(const struct sw_model_config *config) {
+    return config->expert_group > 0 ? config->experts / config->expert_group : 0;
+}
+
+sw_status sw_model_group_experts(struct sw_model_config *config, int64_t experts) {
+    if (experts == 0)
+        return SW_OK;
+    if (config->experts == 0)
+        return sw_fail(SW_ERR_UNSUPPORTED,
+                       "--expert-group %lld does not work with %s, whose blocks have no experts; "
+                       "leave it out",
+                       (long long)experts, config->family);
+    if (config->experts % experts != 0)
+        return sw_fail(
+            SW_ERR_ARG, "--expert-group %lld must divide the model's %lld experts; the nearest that does is %lld",
+            (long long)experts, (long long)config->experts, (long long)nearest_divisor(config->experts, experts));
+    config->expert_group = experts;
+    return SW_OK;
+}
+
 sw_status sw_model_units(const struct sw_model_config *config, int64_t tiles, sw_optimizer_format optimizer,
                          const struct sw_tuning *tuning, struct sw_units **out) {
-    const struct sw_cut cut = {.tiles = tiles, .ranks = 1};
+    const struct sw_cut cut = {.tiles = tiles, .ranks = 1, .expert_units = sw_model_expert_units(config)};
     SW_TRY(check_tiles(config, 1, tiles));
     return make_units(config, &cut, optimizer, tuning, out);
 }
@@ -415,6 +479,9 @@ static sw_status check_whole(const struct sw_model_config *config, sw_optimizer_
 sw_status sw_model_rank_units(const struct sw_model_config *config, int ranks, int rank, int64_t tiles,
                               sw_optimizer_format optimizer, const struct sw_tuning *tuning, struct sw_units **out) {
     const struct sw_cut cut = {.tiles = tiles, .ranks = ranks, .rank = rank};
+    if (config->expert_group > 0 && ranks > 1)
+        return sw_fail(SW_ERR_UNSUPPORTED, "--expert-group %lld does not work with --tensor %d; leave one of them out",
+                       (long long)config->expert_group, ranks);
     SW_TRY(check_ranks(config, ranks));
     SW_TRY(check_tiles(config, ranks, tiles));
     SW_TRY(check_whole(config, optimizer, tuning));

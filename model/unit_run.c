@@ -302,9 +302,21 @@ void sw_unit_run_close(struct sw_unit_run *run) {
     free(run);
 }
 
+/* Lets the block of some experts hand its routing on to them. */
+static sw_status bring_routing(struct sw_unit_run *run, int64_t block) {
+    const struct sw_handed_layout at = sw_handed_layout(run->model);
+    SW_TRY(sw_unit_run_choose(run, block));
+    SW_TRY(sw_unit_run_pass(run, SW_UNIT_FORWARD));
+    SW_TRY(sw_copy_on_device(run->stream, (void *)(uintptr_t)run->call.in, run->call.out, at.sum));
+    return sw_stream_synchronize(run->stream);
+}
+
 sw_status sw_unit_run_choose(struct sw_unit_run *run, int64_t unit) {
     const bool head = unit + 1 == run->units->count;
     assert(unit >= 0 && unit < run->units->count);
+    const struct sw_tile tile = sw_tile_of(&run->model->cut, unit);
+    if (unit > 0 && !head && tile.kind == EXPERT_GROUP && !run->described)
+        SW_TRY(bring_routing(run, unit - tile.index));
     run->ran_forward = false;
     run->call.unit = unit;
     run->call.table = head && run->units->tied ? run->table : NULL;

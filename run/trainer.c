@@ -304,6 +304,7 @@ static sw_status open_model(struct sw_trainer *trainer) {
     const struct sw_source_spec spec = {.model = settings->model,
                                         .init = settings->init,
                                         .seed = (uint64_t)settings->seed,
+                                        .expert_group = settings->expert_group,
                                         .tiles = settings->tiles,
                                         .tensor_ranks = (int)sw_settings_tensor_ranks(settings),
                                         .tensor_rank = (int)sw_settings_tensor_rank(settings),

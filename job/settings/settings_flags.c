@@ -335,6 +335,10 @@ static const struct sw_option options[] = {
      .int_max = SW_CONFIG_MAX_WIDTH,
      .what = "cut attention and MLP of each block into N tiles that are fetched one at a time, for layers too wide "
              "for the device"},
+    {.name = "--expert-group", INT(expert_group), .commands = SHAPES, .group = TUNING, .initial = "0", .value = "N",
+     .int_min = 0, .int_max = SW_MOST_EXPERTS,
+     .what = "place and fetch each N experts of a block apart from the rest of it, for mixtures of experts whose blocks "
+             "are too large for the device; 0: with the block"},
     {.name = "--chunk-grains", INT(chunk_grains), .commands = ALL, .group = TUNING, .initial = "auto", .value = "N",
      .int_min = 1, .int_max = SW_MOST_CHUNK_GRAINS, .allow_auto = true,
      .what = "grains (16,384 parameters each) of one transfer or update; auto: 16, with a GPU 64, more for very large "

@@ -202,9 +202,9 @@ static void gate_back_tile(sw_dtype type, sw_activation which, int64_t gate_at, 
 static void gated_forward_tiles(const void *args, int64_t first, int64_t end, int thread) {
     (void)thread;
     const struct sw_gated_forward *op = args;
-    const int64_t tiles = sw_div_up(op->cols, SW_TILE_ELEMS);
+    const int64_t tiles = sw_div_up(op->cols, SW_TILE_ELEMS), begin = sw_first_row(&op->run);
     for (int64_t i = first; i < end; i++) {
-        const int64_t row = i / tiles, col = i % tiles * SW_TILE_ELEMS;
+        const int64_t row = begin + i / tiles, col = i % tiles * SW_TILE_ELEMS;
         gate_tile(op->type, op->which, 2 * row * op->cols + col, op->cols, row * op->cols + col,
                   sw_min_i64(SW_TILE_ELEMS, op->cols - col), op->x, op->y);
     }
@@ -212,17 +212,18 @@ static void gated_forward_tiles(const void *args, int64_t first, int64_t end, in
 
 static sw_status gated_forward(struct sw_stream *stream, const void *args) {
     const struct sw_gated_forward *op = args;
-    const int64_t tiles = op->rows * sw_div_up(op->cols, SW_TILE_ELEMS);
-    sw_cpu_share(stream, op->rows * op->cols >= SW_PARALLEL_MIN_ELEMS, tiles, gated_forward_tiles, op);
+    const int64_t rows = sw_end_row(&op->run, op->rows) - sw_first_row(&op->run);
+    const int64_t tiles = rows * sw_div_up(op->cols, SW_TILE_ELEMS);
+    sw_cpu_share(stream, rows * op->cols >= SW_PARALLEL_MIN_ELEMS, tiles, gated_forward_tiles, op);
     return SW_OK;
 }
 
 static void gated_backward_tiles(const void *args, int64_t first, int64_t end, int thread) {
     (void)thread;
     const struct sw_gated_backward *op = args;
-    const int64_t tiles = sw_div_up(op->cols, SW_TILE_ELEMS);
+    const int64_t tiles = sw_div_up(op->cols, SW_TILE_ELEMS), begin = sw_first_row(&op->run);
     for (int64_t i = first; i < end; i++) {
-        const int64_t row = i / tiles, col = i % tiles * SW_TILE_ELEMS,
+        const int64_t row = begin + i / tiles, col = i % tiles * SW_TILE_ELEMS,
                       count = sw_min_i64(SW_TILE_ELEMS, op->cols - col);
         gate_back_tile(op->type, op->which, 2 * row * op->cols + col, op->cols, row * op->cols + col, count, op->x,
                        op->dy, op->dx);
@@ -234,8 +235,9 @@ static void gated_backward_tiles(const void *args, int64_t first, int64_t end, i
 
 static sw_status gated_backward(struct sw_stream *stream, const void *args) {
     const struct sw_gated_backward *op = args;
-    const int64_t tiles = op->rows * sw_div_up(op->cols, SW_TILE_ELEMS);
-    sw_cpu_share(stream, op->rows * op->cols >= SW_PARALLEL_MIN_ELEMS, tiles, gated_backward_tiles, op);
+    const int64_t rows = sw_end_row(&op->run, op->rows) - sw_first_row(&op->run);
+    const int64_t tiles = rows * sw_div_up(op->cols, SW_TILE_ELEMS);
+    sw_cpu_share(stream, rows * op->cols >= SW_PARALLEL_MIN_ELEMS, tiles, gated_backward_tiles, op);
     return SW_OK;
 }
 

@@ -131,26 +131,52 @@ static void permute(const void *args, int64_t first, int64_t end, int thread) {
     (void)thread;
     const struct sw_permute_rows *op = args;
     const int64_t row_bytes = op->cols * sw_dtype_bytes(op->type);
-    for (int64_t row = first; row < end; row++)
+    const int64_t begin = sw_first_row(&op->run);
+    for (int64_t row = begin + first; row < begin + end; row++)
         memcpy((char *)op->y + row * row_bytes, (const char *)op->x + op->source[row] / op->chosen * row_bytes,
                (size_t)row_bytes);
 }
 
 static sw_status permute_rows(struct sw_stream *stream, const void *args) {
     const struct sw_permute_rows *op = args;
-    const int64_t pairs = op->rows * op->chosen;
-    sw_cpu_share(stream, pairs * op->cols >= SW_PARALLEL_MIN_ELEMS, pairs, permute, op);
+    const int64_t rows = sw_end_row(&op->run, op->rows * op->chosen) - sw_first_row(&op->run);
+    sw_cpu_share(stream, rows * op->cols >= SW_PARALLEL_MIN_ELEMS, rows, permute, op);
     return SW_OK;
 }
 
-SW_INLINE void add_slots(const sw_dtype type, const struct sw_unpermute_rows *op, int64_t row) {
-    const int32_t *place = op->place + row * op->chosen;
+/* Lists the places of a row's pairs that lie in the run, in the order of the sum, and returns their number. */
+static int64_t order_places(const struct sw_unpermute_rows *op, int64_t row, int32_t *out) {
+    const int64_t first = sw_first_row(&op->run), end = sw_end_row(&op->run, op->rows * op->chosen);
+    int64_t count = 0;
+    for (int64_t slot = 0; slot < op->chosen; slot++) {
+        const int32_t place = op->place[row * op->chosen + slot];
+        if (place < first || place >= end)
+            continue;
+        int64_t at = count++;
+        for (; at > 0 && (op->falling ? out[at - 1] < place : out[at - 1] > place); at--)
+            out[at] = out[at - 1];
+        out[at] = place;
+    }
+    return count;
+}
+
+SW_INLINE void add_places(const sw_dtype type, const struct sw_unpermute_rows *op, int64_t row) {
+    int32_t place[SW_MOST_CHOSEN];
+    const int64_t count = order_places(op, row, place);
     for (int64_t col = 0; col < op->cols; col += SW_LANES) {
         const int64_t rest = op->cols - col, at = row * op->cols + col;
-        sw_vec sum = op->addend == NULL ? (sw_vec){0} : sw_load_up_to(type, op->addend, at, rest, 0.0f);
-        for (int64_t slot = 0; slot < op->chosen; slot++)
-            sum += sw_load_up_to(type, op->x, place[slot] * op->cols + col, rest, 0.0f);
-        sw_store_up_to(type, op->y, at, rest, sum);
+        const sw_vec addend = op->addend == NULL ? (sw_vec){0} : sw_load_up_to(type, op->addend, at, rest, 0.0f);
+        sw_vec sum = op->before != NULL ? sw_load_up_to(SW_F32, op->before, at, rest, 0.0f)
+                     : op->falling      ? (sw_vec){0}
+                                        : addend;
+        for (int64_t i = 0; i < count; i++)
+            sum += sw_load_up_to(type, op->x, place[i] * op->cols + col, rest, 0.0f);
+        if (op->falling && op->addend != NULL)
+            sum += addend;
+        if (op->after != NULL)
+            sw_store_up_to(SW_F32, op->after, at, rest, sum);
+        else
+            sw_store_up_to(type, op->y, at, rest, sum);
     }
 }
 
@@ -158,7 +184,7 @@ static void unpermute(const void *args, int64_t first, int64_t end, int thread) 
     (void)thread;
     const struct sw_unpermute_rows *op = args;
     for (int64_t row = first; row < end; row++)
-        SW_FOR_TYPE(add_slots, op->type, op, row);
+        SW_FOR_TYPE(add_places, op->type, op, row);
 }
 
 static sw_status unpermute_rows(struct sw_stream *stream, const void *args) {
@@ -178,13 +204,15 @@ SW_INLINE void scale_row(const sw_dtype type, const struct sw_scale_rows *op, in
 static void scale(const void *args, int64_t first, int64_t end, int thread) {
     (void)thread;
     const struct sw_scale_rows *op = args;
-    for (int64_t row = first; row < end; row++)
+    const int64_t begin = sw_first_row(&op->run);
+    for (int64_t row = begin + first; row < begin + end; row++)
         SW_FOR_TYPE(scale_row, op->type, op, row);
 }
 
 static sw_status scale_rows(struct sw_stream *stream, const void *args) {
     const struct sw_scale_rows *op = args;
-    sw_cpu_share(stream, op->rows * op->cols >= SW_PARALLEL_MIN_ELEMS, op->rows, scale, op);
+    const int64_t rows = sw_end_row(&op->run, op->rows) - sw_first_row(&op->run);
+    sw_cpu_share(stream, rows * op->cols >= SW_PARALLEL_MIN_ELEMS, rows, scale, op);
     return SW_OK;
 }
 
@@ -203,13 +231,15 @@ SW_INLINE void scale_back_row(const sw_dtype type, const struct sw_scale_rows_ba
 static void scale_back(const void *args, int64_t first, int64_t end, int thread) {
     (void)thread;
     const struct sw_scale_rows_backward *op = args;
-    for (int64_t row = first; row < end; row++)
+    const int64_t begin = sw_first_row(&op->run);
+    for (int64_t row = begin + first; row < begin + end; row++)
         SW_FOR_TYPE(scale_back_row, op->type, op, row);
 }
 
 static sw_status scale_rows_backward(struct sw_stream *stream, const void *args) {
     const struct sw_scale_rows_backward *op = args;
-    sw_cpu_share(stream, op->rows * op->cols >= SW_PARALLEL_MIN_ELEMS, op->rows, scale_back, op);
+    const int64_t rows = sw_end_row(&op->run, op->rows) - sw_first_row(&op->run);
+    sw_cpu_share(stream, rows * op->cols >= SW_PARALLEL_MIN_ELEMS, rows, scale_back, op);
     return SW_OK;
 }
 

@@ -170,8 +170,8 @@ void sw_cuda_activation_backward(cudaStream_t stream, const void *args) {
 
 template <typename T, sw_activation WHICH> static void gate(cudaStream_t stream, const sw_gated_forward *op) {
     const gated_forward<T, WHICH> map = {op->cols, (const T *)op->x, (T *)op->y};
-    sw_for_rows(stream, op->rows, op->cols, map,
-                op->cols % SW_ELEMS == 0 && sw_is_aligned(op->x) && sw_is_aligned(op->y));
+    sw_for_run(stream, op->run, op->rows, op->cols, map,
+               op->cols % SW_ELEMS == 0 && sw_is_aligned(op->x) && sw_is_aligned(op->y));
 }
 
 void sw_cuda_gated_forward(cudaStream_t stream, const void *args) {
@@ -185,7 +185,7 @@ template <typename T, sw_activation WHICH> static void gate_backward(cudaStream_
                                           (T *)op->activated};
     const bool aligned = op->cols % SW_ELEMS == 0 && sw_is_aligned(op->x) && sw_is_aligned(op->dy) &&
                          sw_is_aligned(op->dx) && sw_is_aligned(op->activated);
-    sw_for_rows(stream, op->rows, op->cols, map, aligned);
+    sw_for_run(stream, op->run, op->rows, op->cols, map, aligned);
 }
 
 void sw_cuda_gated_backward(cudaStream_t stream, const void *args) {

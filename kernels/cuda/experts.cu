@@ -207,25 +207,54 @@ template <typename T> struct unpermuting {
     struct held {
         float sums[SW_ELEMS];
     };
-    int64_t cols;
+    int64_t cols, pairs;
     int chosen;
     const int32_t *place;
     const T *x, *addend;
     T *y;
+    const float *before;
+    float *after;
+    sw_row_run run;
+    bool falling;
+    /* Returns the place of a row's pair that comes after the place `last`, or -1. */
+    __device__ __forceinline__ int next_place(int64_t row, int first, int end, int last) const {
+        int best = -1;
+        for (int slot = 0; slot < chosen; slot++) {
+            const int at = place[row * chosen + slot];
+            const bool comes = falling ? at < last && at > best : at > last && (best < 0 || at < best);
+            if (at >= first && at < end && comes)
+                best = at;
+        }
+        return best;
+    }
+    static __device__ __forceinline__ void add(const float *terms, float *sums) {
+        for (int i = 0; i < SW_ELEMS; i++)
+            sums[i] += terms[i];
+    }
     __device__ __forceinline__ void load(int64_t row, int64_t col, int64_t count, bool aligned, held &h) const {
+        const int first = run.first == NULL ? 0 : *run.first, end = run.first == NULL ? (int)pairs : *run.end;
+        const int64_t own = row * cols + col;
+        float terms[SW_ELEMS];
         for (int i = 0; i < SW_ELEMS; i++)
             h.sums[i] = 0.0f;
-        if (addend != NULL)
-            sw_load_elems(addend + row * cols + col, count, aligned, h.sums);
-        for (int slot = 0; slot < chosen; slot++) {
-            float terms[SW_ELEMS];
-            sw_load_elems(x + place[row * chosen + slot] * cols + col, count, aligned, terms);
-            for (int i = 0; i < SW_ELEMS; i++)
-                h.sums[i] += terms[i];
+        if (before != NULL)
+            sw_load_elems(before + own, count, aligned, h.sums);
+        else if (addend != NULL && !falling)
+            sw_load_elems(addend + own, count, aligned, h.sums);
+        for (int at = next_place(row, first, end, falling ? end : -1); at >= 0; at = next_place(row, first, end, at)) {
+            sw_load_elems(x + at * cols + col, count, aligned, terms);
+            add(terms, h.sums);
         }
+        if (addend == NULL || !falling)
+            return;
+        sw_load_elems(addend + own, count, aligned, terms);
+        add(terms, h.sums);
     }
     __device__ __forceinline__ void store(int64_t row, int64_t col, int64_t count, bool aligned, held &h) const {
-        sw_store_elems(y + row * cols + col, count, aligned, h.sums);
+        if (after != NULL)
+            sw_store_elems(after + row * cols + col, count, aligned, h.sums);
+        else
+            sw_store_elems(y + row * cols + col, count, aligned, h.sums);
     }
 };
 
@@ -254,7 +283,7 @@ template <typename T> struct scaling {
 template <typename T> static void permute(cudaStream_t stream, const sw_permute_rows *op) {
     const bool aligned = op->cols % SW_ELEMS == 0 && sw_is_aligned(op->x) && sw_is_aligned(op->y);
     const permuting<T> map = {op->cols, (int)op->chosen, op->source, (const T *)op->x, (T *)op->y};
-    sw_for_rows(stream, op->rows * op->chosen, op->cols, map, aligned);
+    sw_for_run(stream, op->run, op->rows * op->chosen, op->cols, map, aligned);
 }
 
 void sw_cuda_permute_rows(cudaStream_t stream, const void *args) {
@@ -264,10 +293,14 @@ void sw_cuda_permute_rows(cudaStream_t stream, const void *args) {
 }
 
 template <typename T> static void unpermute(cudaStream_t stream, const sw_unpermute_rows *op) {
-    const bool aligned =
-        op->cols % SW_ELEMS == 0 && sw_is_aligned(op->x) && sw_is_aligned(op->addend) && sw_is_aligned(op->y);
-    const unpermuting<T> map = {op->cols,         (int)op->chosen,       op->place,
-                                (const T *)op->x, (const T *)op->addend, (T *)op->y};
+    const bool aligned = op->cols % SW_ELEMS == 0 && sw_is_aligned(op->x) && sw_is_aligned(op->addend) &&
+                         sw_is_aligned(op->y) && sw_is_aligned(op->before) && sw_is_aligned(op->after);
+    const unpermuting<T> map = {op->cols,         op->rows * op->chosen,
+                                (int)op->chosen,  op->place,
+                                (const T *)op->x, (const T *)op->addend,
+                                (T *)op->y,       op->before,
+                                op->after,        op->run,
+                                op->falling};
     sw_for_rows(stream, op->rows, op->cols, map, aligned);
 }
 
@@ -280,7 +313,7 @@ void sw_cuda_unpermute_rows(cudaStream_t stream, const void *args) {
 template <typename T> static void scale(cudaStream_t stream, const sw_scale_rows *op) {
     const bool aligned = op->cols % SW_ELEMS == 0 && sw_is_aligned(op->x) && sw_is_aligned(op->y);
     const scaling<T> map = {op->cols, op->source, op->weight, (const T *)op->x, (T *)op->y};
-    sw_for_rows(stream, op->rows, op->cols, map, aligned);
+    sw_for_run(stream, op->run, op->rows, op->cols, map, aligned);
 }
 
 void sw_cuda_scale_rows(cudaStream_t stream, const void *args) {
@@ -292,9 +325,9 @@ void sw_cuda_scale_rows(cudaStream_t stream, const void *args) {
 template <typename T, int THREADS>
 static __global__ void __launch_bounds__(SW_BLOCK_THREADS, SW_ROW_BLOCKS)
     scale_back_kernel(int64_t rows, int64_t cols, const int32_t *source, const float *weight, const T *x, const T *dy,
-                      T *dx, float *d_weight, bool aligned) {
+                      T *dx, float *d_weight, bool aligned, sw_row_run run) {
     const int64_t row = sw_row_of_thread<THREADS>();
-    if (row >= rows)
+    if (row >= rows || !sw_run_has(run, row))
         return;
     const int32_t pair = source[row];
     const float factor = weight[pair];
@@ -318,7 +351,7 @@ template <typename T> static void scale_back(cudaStream_t stream, const sw_scale
     const bool aligned =
         op->cols % SW_ELEMS == 0 && sw_is_aligned(op->x) && sw_is_aligned(op->dy) && sw_is_aligned(op->dx);
     SW_FOR_ROWS(scale_back_kernel, T, op->rows, op->cols, stream, op->rows, op->cols, op->source, op->weight,
-                (const T *)op->x, (const T *)op->dy, (T *)op->dx, op->d_weight, aligned);
+                (const T *)op->x, (const T *)op->dy, (T *)op->dx, op->d_weight, aligned, op->run);
 }
 
 void sw_cuda_scale_rows_backward(cudaStream_t stream, const void *args) {

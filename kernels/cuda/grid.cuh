@@ -71,4 +71,35 @@ static void sw_for_rows(cudaStream_t stream, int64_t rows, int64_t cols, const O
     SW_LAUNCH(sw_rows_kernel<Op>, grid.blocks, grid.block, 0, stream, rows, cols, op, aligned);
 }
 
+/* Tells whether a run has a row. */
+static __device__ __forceinline__ bool sw_run_has(const sw_row_run &run, int64_t row) {
+    return run.first == NULL || (row >= *run.first && row < *run.end);
+}
+
+/* An op on the rows of a run, which only the device knows. */
+template <typename Op> struct sw_within {
+    enum { VECTORS = Op::VECTORS };
+    typedef typename Op::held held;
+    Op op;
+    sw_row_run run;
+    __device__ __forceinline__ void load(int64_t row, int64_t col, int64_t count, bool aligned, held &h) const {
+        if (sw_run_has(run, row))
+            op.load(row, col, count, aligned, h);
+    }
+    __device__ __forceinline__ void store(int64_t row, int64_t col, int64_t count, bool aligned, held &h) const {
+        if (sw_run_has(run, row))
+            op.store(row, col, count, aligned, h);
+    }
+};
+
+/* Does the same for the rows of a run. */
+template <typename Op>
+static void sw_for_run(cudaStream_t stream, const sw_row_run &run, int64_t rows, int64_t cols, const Op &op,
+                       bool aligned) {
+    if (run.first == NULL)
+        sw_for_rows(stream, rows, cols, op, aligned);
+    else
+        sw_for_rows(stream, rows, cols, sw_within<Op>{op, run}, aligned);
+}
+
 #endif

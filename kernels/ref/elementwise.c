@@ -53,7 +53,7 @@ static sw_status activation_backward(struct sw_stream *stream, const void *args)
 static sw_status gated_forward(struct sw_stream *stream, const void *args) {
     const struct sw_gated_forward *op = args;
     (void)stream;
-    for (int64_t row = 0; row < op->rows; row++) {
+    for (int64_t row = sw_first_row(&op->run); row < sw_end_row(&op->run, op->rows); row++) {
         for (int64_t col = 0; col < op->cols; col++) {
             const int64_t gate = 2 * row * op->cols + col;
             const double value = sw_dtype_load(op->type, op->x, gate + op->cols);
@@ -66,7 +66,7 @@ static sw_status gated_forward(struct sw_stream *stream, const void *args) {
 
 static sw_status gated_backward(struct sw_stream *stream, const void *args) {
     const struct sw_gated_backward *op = args;
-    for (int64_t row = 0; row < op->rows; row++) {
+    for (int64_t row = sw_first_row(&op->run); row < sw_end_row(&op->run, op->rows); row++) {
         for (int64_t col = 0; col < op->cols; col++) {
             const int64_t at = 2 * row * op->cols + col;
             const double gate = sw_dtype_load(op->type, op->x, at),
@@ -78,7 +78,7 @@ static sw_status gated_backward(struct sw_stream *stream, const void *args) {
     }
     return op->activated == NULL
                ? SW_OK
-               : sw_gated_forward(stream, op->type, op->which, op->rows, op->cols, op->x, op->activated);
+               : sw_gated_forward(stream, op->type, op->which, op->rows, op->cols, op->x, op->activated, op->run);
 }
 
 static sw_status add(struct sw_stream *stream, const void *args) {

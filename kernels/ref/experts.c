@@ -103,7 +103,7 @@ static sw_status order_by_expert(struct sw_stream *stream, const void *args) {
 static sw_status permute_rows(struct sw_stream *stream, const void *args) {
     const struct sw_permute_rows *op = args;
     (void)stream;
-    for (int64_t i = 0; i < op->rows * op->chosen; i++) {
+    for (int64_t i = sw_first_row(&op->run); i < sw_end_row(&op->run, op->rows * op->chosen); i++) {
         const int64_t from = op->source[i] / op->chosen * op->cols;
         for (int64_t col = 0; col < op->cols; col++)
             sw_dtype_store(op->type, op->y, i * op->cols + col, sw_dtype_load(op->type, op->x, from + col));
@@ -111,15 +111,35 @@ static sw_status permute_rows(struct sw_stream *stream, const void *args) {
     return SW_OK;
 }
 
+/* Returns the place of a row's pair that comes after the place `last`, or -1. */
+static int64_t next_place(const struct sw_unpermute_rows *op, int64_t row, int64_t last) {
+    int64_t best = -1;
+    for (int64_t slot = 0; slot < op->chosen; slot++) {
+        const int64_t place = op->place[row * op->chosen + slot];
+        if (place < sw_first_row(&op->run) || place >= sw_end_row(&op->run, op->rows * op->chosen))
+            continue;
+        if (op->falling ? place < last && place > best : place > last && (best < 0 || place < best))
+            best = place;
+    }
+    return best;
+}
+
 static sw_status unpermute_rows(struct sw_stream *stream, const void *args) {
     const struct sw_unpermute_rows *op = args;
+    const int64_t none = op->falling ? INT64_MAX : -1;
     (void)stream;
     for (int64_t at = 0; at < op->rows * op->cols; at++) {
         const int64_t row = at / op->cols, col = at % op->cols;
-        float sum = op->addend == NULL ? 0.0f : sw_dtype_load(op->type, op->addend, at);
-        for (int64_t slot = 0; slot < op->chosen; slot++)
-            sum += sw_dtype_load(op->type, op->x, op->place[row * op->chosen + slot] * op->cols + col);
-        sw_dtype_store(op->type, op->y, at, sum);
+        const float addend = op->addend == NULL ? 0.0f : sw_dtype_load(op->type, op->addend, at);
+        float sum = op->before != NULL ? op->before[at] : op->falling ? 0.0f : addend;
+        for (int64_t place = next_place(op, row, none); place >= 0; place = next_place(op, row, place))
+            sum += sw_dtype_load(op->type, op->x, place * op->cols + col);
+        if (op->falling && op->addend != NULL)
+            sum += addend;
+        if (op->after != NULL)
+            op->after[at] = sum;
+        else
+            sw_dtype_store(op->type, op->y, at, sum);
     }
     return SW_OK;
 }
@@ -127,7 +147,7 @@ static sw_status unpermute_rows(struct sw_stream *stream, const void *args) {
 static sw_status scale_rows(struct sw_stream *stream, const void *args) {
     const struct sw_scale_rows *op = args;
     (void)stream;
-    for (int64_t at = 0; at < op->rows * op->cols; at++)
+    for (int64_t at = sw_first_row(&op->run) * op->cols; at < sw_end_row(&op->run, op->rows) * op->cols; at++)
         sw_dtype_store(op->type, op->y, at, op->weight[op->source[at / op->cols]] * sw_dtype_load(op->type, op->x, at));
     return SW_OK;
 }
@@ -135,7 +155,7 @@ static sw_status scale_rows(struct sw_stream *stream, const void *args) {
 static sw_status scale_rows_backward(struct sw_stream *stream, const void *args) {
     const struct sw_scale_rows_backward *op = args;
     (void)stream;
-    for (int64_t row = 0; row < op->rows; row++) {
+    for (int64_t row = sw_first_row(&op->run); row < sw_end_row(&op->run, op->rows); row++) {
         const int32_t pair = op->source[row];
         double sum = 0.0;
         for (int64_t at = row * op->cols; at < (row + 1) * op->cols; at++) {

@@ -61,7 +61,7 @@ sw_status trial_gated(struct trial *trial) {
     void *y = trial_output(trial, "y", trial->type, s->rows * s->cols, CURVES);
     if (trial->pass < TRIAL_REFERENCE)
         return SW_OK;
-    return sw_gated_forward(trial->stream, trial->type, SW_SILU, s->rows, s->cols, x, y);
+    return sw_gated_forward(trial->stream, trial->type, SW_SILU, s->rows, s->cols, x, y, SW_ALL_ROWS);
 }
 
 sw_status trial_gated_gradients(struct trial *trial) {
@@ -72,7 +72,7 @@ sw_status trial_gated_gradients(struct trial *trial) {
     void *y = trial_output(trial, "y", trial->type, s->rows * s->cols, CURVES);
     if (trial->pass < TRIAL_REFERENCE)
         return SW_OK;
-    return sw_gated_backward(trial->stream, trial->type, SW_SILU, s->rows, s->cols, x, dy, dx, y);
+    return sw_gated_backward(trial->stream, trial->type, SW_SILU, s->rows, s->cols, x, dy, dx, y, SW_ALL_ROWS);
 }
 
 sw_status trial_add(struct trial *trial) {

@@ -71,10 +71,12 @@ sw_status trial_expert_rows(struct trial *trial) {
         trial_output(trial, "the weights' gradient", SW_F32, order.pairs, (struct trial_tolerance){1e-5, sum});
     if (trial->pass < TRIAL_REFERENCE)
         return SW_OK;
-    SW_TRY(sw_permute_rows(trial->stream, type, s->rows, s->cols, CHOSEN, order.source, x, y));
-    SW_TRY(sw_scale_rows(trial->stream, type, order.pairs, s->cols, order.source, weight, y, scaled));
-    SW_TRY(sw_unpermute_rows(trial->stream, type, s->rows, s->cols, CHOSEN, order.place, scaled, back, back));
-    return sw_scale_rows_backward(trial->stream, type, order.pairs, s->cols, order.source, weight, y, dy, dx, d_weight);
+    SW_TRY(sw_permute_rows(trial->stream, type, s->rows, s->cols, CHOSEN, order.source, x, y, SW_ALL_ROWS));
+    SW_TRY(sw_scale_rows(trial->stream, type, order.pairs, s->cols, order.source, weight, y, scaled, SW_ALL_ROWS));
+    SW_TRY(sw_unpermute_rows(trial->stream, .type = type, .rows = s->rows, .cols = s->cols, .chosen = CHOSEN,
+                             .place = order.place, .x = scaled, .addend = back, .y = back));
+    return sw_scale_rows_backward(trial->stream, type, order.pairs, s->cols, order.source, weight, y, dy, dx, d_weight,
+                                  SW_ALL_ROWS);
 }
 
 /* Prepares a grouped product while operands are declared. */

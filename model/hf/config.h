@@ -57,7 +57,10 @@ struct sw_model_config {
     int64_t experts, chosen_experts;
     int64_t expert_ffn;     /* width of an expert's inner layer */
     bool normalises_chosen; /* the weights of the chosen experts are divided by their sum */
-    int64_t window;         /* tokens that a layer attends to, unless full_layers names it; 0: all */
+    /* Neighbouring experts that are a unit of the plan, a divisor of `experts`; 0: a block is one unit. It says how a
+     * run keeps the model, so files do not have it. */
+    int64_t expert_group;
+    int64_t window; /* tokens that a layer attends to, unless full_layers names it; 0: all */
     uint64_t full_layers[SW_CONFIG_LAYER_WORDS]; /* one bit for each layer: the layer attends to all tokens */
     struct sw_rope rope;
 };

@@ -596,7 +596,8 @@ static sw_status parse_run(const json_t *root, const char *path, struct sw_run *
     run->machine = json_incref(json_object_get(root, "machine"));
     run->prediction = json_incref(json_object_get(root, "prediction"));
     SW_TRY(sw_algorithm_record_from_json(json_object_get(root, "products"), path, &run->products));
-    return read_config(config, path, &run->config);
+    SW_TRY(read_config(config, path, &run->config));
+    return sw_model_group_experts(&run->config, run->settings.expert_group);
 }
 
 sw_status sw_run_read(const char *folder, struct sw_run *run) {

@@ -111,6 +111,7 @@ static sw_status open_model(struct sw_source *source, const struct sw_source_spe
     const char *model = spec->model;
     source->tiles = spec->tiles;
     SW_TRY(sw_config_load(model, &source->config));
+    SW_TRY(sw_model_group_experts(&source->config, spec->expert_group));
     SW_TRY(open_tuning(source, spec));
     SW_TRY(open_units(source, spec));
     SW_TRY(sw_run_model_folder(NULL, model, &source->folder));
@@ -239,6 +240,7 @@ sw_status sw_source_cut(struct sw_source *source, int ranks, int rank) {
             "the base of this run is kept in the %s of its checkpoint, which several ranks cannot divide; use "
             "one rank",
             sw_base_format_name(base));
+    source->config.expert_group = 0; /* a rank has a part of every expert */
     SW_TRY(sw_model_rank_units(&source->config, ranks, rank, tiles, source->units->optimizer, &source->tuning,
                                &source->cut));
     SW_TRY(sw_state_load(source->state, source->cut, &source->load));

@@ -20,6 +20,7 @@ struct sw_source_spec {
     const char *model; /* folder or preset */
     bool init;         /* random weights from `seed` */
     uint64_t seed;
+    int64_t expert_group;          /* as for sw_model_group_experts */
     int64_t tiles;                 /* this and the members below as for sw_model_units */
     int tensor_ranks, tensor_rank; /* no effect where `tuning` freezes tensors: the units are then whole layers */
     sw_optimizer_format optimizer;

@@ -10,7 +10,7 @@ GOLDEN = os.path.join(os.path.dirname(program.HERE), "data")
 SCRATCH = program.scratch_folder()
 DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(8, 20000))
 FAMILIES = ("llama-a", "mistral-a", "qwen2-a", "qwen3-a", "phi3-a", "mixtral-a", "qwen3-moe-a", "olmoe-a")
-EXPERTS = ("mixtral-a", "qwen3-moe-a", "olmoe-a")
+EXPERTS = {"mixtral-a": 4, "qwen3-moe-a": 7, "olmoe-a": 5}
 STEPS, HALF = 6, 3
 
 
@@ -83,11 +83,51 @@ def frozen_experts_stay_and_the_others_train_alike():
     return problems
 
 
+def experts_that_are_units_train_as_blocks_do():
+    """To the same bits where nothing is clipped: a sum of squares has another order. Wherever they live, and resumed."""
+    problems = []
+    for family in EXPERTS:
+        train(family, f"{family}-units-0", STEPS, "optimizer=nvme", "--precision", "fp32", "--clip", 0)
+        program.must("export", path(f"{family}-units-0"), path(f"{family}-units-0-out"))
+        wanted = tensors_of(path(f"{family}-units-0-out"))
+        losses = [line["loss"] for line in program.steps_of(path(f"{family}-units-0"))]
+        for size, place, steps in ((1, "weights=nvme,grads=nvme,optimizer=nvme,acts=nvme", HALF),
+                                   (EXPERTS[family], "weights=host,grads=host,optimizer=nvme", STEPS)):
+            run = f"{family}-units-{size}"
+            train(family, run, steps, place, "--precision", "fp32", "--clip", 0, "--expert-group", size)
+            if steps < STEPS:
+                program.must("resume", path(run), "--steps", STEPS, "--place", "weights=host,optimizer=nvme")
+            program.must("verify", path(run))
+            program.must("export", path(run), path(f"{run}-out"))
+            problems += [f"{run}: {name} differs" for name in program.differences(wanted, tensors_of(path(f"{run}-out")))]
+            if [line["loss"] for line in program.steps_of(path(run))] != losses:
+                problems.append(f"{run}: other losses than {losses}")
+        texts = [program.must("generate", path(f"{family}-units-{size}"), "--prompt", "a", "--max-tokens", 20,
+                              "--temperature", 0, "--precision", "fp32").out for size in (0, 1)]
+        if len(set(texts)) > 1:
+            problems.append(f"{family}: units write {texts}")
+    return problems
+
+
+def a_step_reads_each_expert_once():
+    """However many micro-batches it has, as long as their block inputs fit the device."""
+    read = {}
+    for micros in (1, 8):
+        run = f"once-{micros}"
+        program.must("train", "--model", os.path.join(GOLDEN, "qwen3-moe-a"), "--data", DATA, "--run", path(run), "--steps", 3,
+                     "--batch-tokens", 64 * micros, "--seq", 32, "--micro-batch", 2, "--order", "layer", "--expert-group", 1,
+                     "--place", "weights=nvme,grads=host,optimizer=host")
+        read[micros] = program.steps_of(path(run))[-1]["bytes"]["nvme_read"]
+    return [] if read[1] == read[8] > 0 else [f"bytes read by micro-batches: {read}"]
+
+
 def what_experts_lack_is_refused_by_name():
     problems = []
     model = ("--model", os.path.join(GOLDEN, "mixtral-a"), "--data", DATA, "--run", path("refused"), *program.SHAPE)
     for flags, words in ((("--precision", "fp8", "--optimizer-state", "bf16"), "--precision fp8 is not supported for mixtral"),
                          (("--tiles", 2), "--tiles 2 is not supported for mixtral, whose blocks have experts"),
+                         (("--expert-group", 3), "--expert-group 3 must divide the model's 4 experts; the nearest that does is 2"),
+                         (("--expert-group", 8), "--expert-group 8 must divide the model's 4 experts; the nearest that does is 4"),
                          (("--lora", 4), "'all' in --lora-targets names matrices of experts"),
                          (("--lora", 4, "--lora-targets", "q_proj,w1"), "'w1' in --lora-targets names matrices of experts"),
                          (("--lora", 4, "--lora-targets", "attention", "--base-format", "int8"),
@@ -95,8 +135,10 @@ def what_experts_lack_is_refused_by_name():
         done = program.run("train", *model, "--steps", 1, *flags)
         if done.code == 0 or words not in " ".join(done.err.split()):
             problems.append(f"{flags}: {done.code}, {done.err!r}")
-    return problems
+    return problems + program.refused("dense", ["plan", "--model", "gpt2-tiny", "--expert-group", 2], "--expert-group 2", "gpt2",
+                                      "no experts")
 
 
 script_test.run(a_resumed_run_has_the_same_numbers, what_is_not_trained_stays, an_export_is_a_model,
-                frozen_experts_stay_and_the_others_train_alike, what_experts_lack_is_refused_by_name)
+                frozen_experts_stay_and_the_others_train_alike, experts_that_are_units_train_as_blocks_do,
+                a_step_reads_each_expert_once, what_experts_lack_is_refused_by_name)

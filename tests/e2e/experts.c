@@ -1,5 +1,6 @@
 /* Mixtures of experts in whole trainings: the same bits at every place and with every recomputation, with frozen
- * experts too; one expert for each token trains as a dense model does; and experts without rows are only decayed. */
+ * experts too, in whole blocks and with experts that are units; the same gradients and losses with units of every size;
+ * one expert for each token trains as a dense model does; and experts without rows are only decayed. */
 #include "tests/e2e/same_bits.h"
 #include "tests/equipment/must.h"
 
@@ -11,7 +12,7 @@
 #include "core/rng.h"
 #include "core/size.h"
 
-enum { RANDOM_RUNS = 12, PLACE_CHARS = 160, PLACES = 1 }; /* PLACES: a random stream */
+enum { RANDOM_RUNS = 12, UNIT_RUNS = 24, PLACE_CHARS = 160, PLACES = 1, UNIT_PLACES = 2 }; /* PLACES: random streams */
 
 /* Trainings of the same numbers: with all experts, with frozen experts, whose matrices lie apart, and adapters. */
 static const struct {
@@ -25,24 +26,58 @@ static const struct {
                  {SW_F32, SW_OPTIMIZER_FP32, {.lora = {.rank = 4, .targets = "attention"}}}};
 enum { TRAININGS = sizeof trainings / sizeof trainings[0] };
 
-static int64_t draw(uint64_t *counter, int64_t below) {
-    return (int64_t)(sw_rng(SAME_SEED, PLACES, (*counter)++).word[0] % (uint64_t)below);
+struct draws {
+    uint64_t stream, counter;
+};
+
+static int64_t draw(struct draws *draws, int64_t below) {
+    return (int64_t)(sw_rng(SAME_SEED, draws->stream, draws->counter++).word[0] % (uint64_t)below);
 }
 
-static const char *draw_place(uint64_t *counter, char text[PLACE_CHARS]) {
+static const char *draw_place(struct draws *draws, char text[PLACE_CHARS]) {
     const char *const tiers[4] = {
-        sw_tier_name((sw_tier)draw(counter, SW_TIERS)), sw_tier_name((sw_tier)draw(counter, SW_TIERS)),
-        sw_tier_name((sw_tier)draw(counter, SW_TIERS)), sw_tier_name((sw_tier)draw(counter, SW_TIERS))};
+        sw_tier_name((sw_tier)draw(draws, SW_TIERS)), sw_tier_name((sw_tier)draw(draws, SW_TIERS)),
+        sw_tier_name((sw_tier)draw(draws, SW_TIERS)), sw_tier_name((sw_tier)draw(draws, SW_TIERS))};
     snprintf(text, PLACE_CHARS, "weights=%s,grads=%s,optimizer=%s,acts=%s", tiers[0], tiers[1], tiers[2], tiers[3]);
     return text;
 }
 
+static const float *tensor_in(const float *all, const struct sw_units *units, int64_t unit, int64_t grain_floats,
+                              const struct sw_tensor *tensor, int64_t elem) {
+    int64_t grain = 0;
+    for (int64_t u = 0; u < unit; u++)
+        grain += units->unit[u].grains;
+    const int64_t at = tensor->offset + elem;
+    return all + (grain + at / SW_GRAIN_ELEMS) * grain_floats + at % SW_GRAIN_ELEMS;
+}
+
+/* Trains at random places, and compares with a training on the device. */
+static void train_at_places(const struct harness_spec *base, const struct same_trace *reference, int runs,
+                            const char *directory, struct draws *draws) {
+    for (int r = 0; r < runs; r++) {
+        struct harness_spec spec = *base;
+        struct same_trace trace;
+        char place[PLACE_CHARS];
+        spec.place = draw_place(draws, place);
+        spec.directory = directory;
+        spec.recompute = (sw_recompute)(r % SW_RECOMPUTES);
+        spec.chunk_grains = 1 + draw(draws, 4);
+        spec.ring_chunks = 1 + draw(draws, 4);
+        spec.unit_slots = 2 + draw(draws, 3);
+        spec.compute_threads = 1 + r % 2;
+        spec.update_on_device = draw(draws, 2) == 1 ? UINT64_MAX : 0;
+        must(same_train(&spec, draw(draws, 2) == 1, &trace));
+        must_equal(reference, &trace, place);
+        same_free(&trace);
+    }
+}
+
 static void every_place_gives_the_same_bits(void **state) {
-    uint64_t counter = 0;
+    struct draws draws = {.stream = PLACES};
     double loss = 0;
     for (int t = 0; t < TRAININGS; t++) {
         struct harness_spec base = same_narrow_spec(trainings[t].type, trainings[t].optimizer, SW_ROUND_NEAREST);
-        struct same_trace reference, trace;
+        struct same_trace reference;
         base.config = &same_expert_config;
         base.shape.tuning = trainings[t].tuning;
         must(same_train(&base, false, &reference));
@@ -52,38 +87,109 @@ static void every_place_gives_the_same_bits(void **state) {
             loss = reference.loss[0];
         else if (trainings[t].type == trainings[0].type && trainings[t].tuning.freeze != NULL)
             assert_true(reference.loss[0] == loss); /* frozen experts lie elsewhere, and compute the same */
-        for (int r = 0; r < RANDOM_RUNS; r++) {
-            struct harness_spec spec = base;
-            char place[PLACE_CHARS];
-            spec.place = draw_place(&counter, place);
-            spec.directory = *state;
-            spec.recompute = (sw_recompute)(r % SW_RECOMPUTES);
-            spec.chunk_grains = 1 + draw(&counter, 4);
-            spec.ring_chunks = 1 + draw(&counter, 4);
-            spec.unit_slots = 2 + draw(&counter, 3);
-            spec.compute_threads = 1 + r % 2;
-            spec.update_on_device = draw(&counter, 2) == 1 ? UINT64_MAX : 0;
-            must(same_train(&spec, draw(&counter, 2) == 1, &trace));
-            must_equal(&reference, &trace, place);
-            same_free(&trace);
-        }
+        train_at_places(&base, &reference, RANDOM_RUNS, *state, &draws);
         same_free(&reference);
     }
     printf("# %d random places and recomputations of %d trainings with equal bits\n", RANDOM_RUNS * TRAININGS,
            TRAININGS);
 }
 
-static void a_resumed_training_gives_the_same_bits(void **state) {
+/* Six experts, whose units may be of four sizes. */
+static struct sw_model_config grouped_config(int64_t group) {
+    struct sw_model_config config = same_expert_config;
+    config.experts = 6;
+    must(sw_model_group_experts(&config, group));
+    return config;
+}
+
+/* Trains one step, which leaves its gradients, and compares every gradient with that of a whole block. */
+static void compare_gradients(sw_dtype type, const struct sw_tuning *tuning, int64_t group) {
+    const struct sw_model_config configs[] = {grouped_config(0), grouped_config(group)};
+    struct sw_units *units[2];
+    struct same_trace trace[2];
+    for (int i = 0; i < 2; i++) {
+        struct harness_spec spec = same_spec(type);
+        struct harness harness;
+        spec.config = &configs[i];
+        spec.shape.tuning = *tuning;
+        spec.recompute = group % 2 == 1 ? SW_RECOMPUTE_UNIT : SW_RECOMPUTE_DERIVED;
+        memset(&trace[i], 0, sizeof trace[i]);
+        must(sw_model_units(spec.config, 1, SW_OPTIMIZER_FP32, tuning, &units[i]));
+        must(harness_open(&spec, &harness));
+        must(same_run(&harness, 1, 1, false, &trace[i]));
+        must(same_finish(&harness, &trace[i]));
+        harness_close(&harness);
+    }
+    if (trace[0].loss[0] != trace[1].loss[0])
+        fail_msg("units of %lld experts: a loss of %.17g, not %.17g", (long long)group, trace[1].loss[0],
+                 trace[0].loss[0]);
+    for (int64_t u = 0, whole = 0; u < units[1]->count; u++) {
+        const struct sw_unit *unit = &units[1]->unit[u];
+        while (sw_unit_find(&units[0]->unit[whole], unit->tensor[0].name) == NULL)
+            whole++;
+        for (int64_t t = 0; t < unit->tensor_count; t++) {
+            const struct sw_tensor *tensor = &unit->tensor[t],
+                                   *same = sw_unit_find(&units[0]->unit[whole], tensor->name);
+            assert_non_null(same);
+            for (int64_t e = 0; !tensor->frozen && e < tensor->elems; e++)
+                if (*tensor_in(trace[1].grads, units[1], u, SW_GRAIN_ELEMS, tensor, e) !=
+                    *tensor_in(trace[0].grads, units[0], whole, SW_GRAIN_ELEMS, same, e))
+                    fail_msg("units of %lld experts: another gradient of element %lld of %s, %g and not %g",
+                             (long long)group, (long long)e, tensor->name,
+                             (double)*tensor_in(trace[1].grads, units[1], u, SW_GRAIN_ELEMS, tensor, e),
+                             (double)*tensor_in(trace[0].grads, units[0], whole, SW_GRAIN_ELEMS, same, e));
+        }
+    }
+    for (int i = 0; i < 2; i++) {
+        same_free(&trace[i]);
+        sw_units_destroy(units[i]);
+    }
+}
+
+static void experts_that_are_units_have_the_same_gradients(void **state) {
+    static const struct sw_tuning all = {0}, lora = {.lora = {.rank = 4, .targets = "attention"}};
+    static const int64_t groups[] = {1, 2, 3, 6};
+    (void)state;
+    for (size_t i = 0; i < sizeof groups / sizeof groups[0]; i++) {
+        compare_gradients(SW_F32, &all, groups[i]);
+        compare_gradients(SW_BF16, i % 2 == 0 ? &all : &lora, groups[i]);
+    }
+}
+
+/* Some tensors of a unit frozen, whole units frozen, and narrow states, in groups of one to three micro-batches. */
+static void experts_that_are_units_have_the_same_bits_everywhere(void **state) {
+    static const int64_t groups[] = {1, 2, 3, 1, 2};
+    struct draws draws = {.stream = UNIT_PLACES};
+    for (int t = 0; t < TRAININGS; t++) {
+        const struct sw_model_config config = grouped_config(groups[t]);
+        struct harness_spec base = same_narrow_spec(trainings[t].type, trainings[t].optimizer, SW_ROUND_NEAREST);
+        struct same_trace reference;
+        base.config = &config;
+        base.shape.tuning = trainings[t].tuning;
+        base.group = 1 + t % 3;
+        must(same_train(&base, false, &reference));
+        train_at_places(&base, &reference, t == 0 ? UNIT_RUNS : RANDOM_RUNS / 2, *state, &draws);
+        same_free(&reference);
+    }
+}
+
+static void resume_with(const struct sw_model_config *config, const char *directory) {
     struct harness_spec spec = same_spec(SW_BF16);
     struct same_trace whole, parts;
-    spec.config = &same_expert_config;
+    spec.config = config;
     spec.place = "weights=nvme,grads=nvme,optimizer=nvme,acts=nvme";
-    spec.directory = *state;
+    spec.directory = directory;
     must(same_train(&spec, false, &whole));
     must(same_train_in_parts(&spec, SAME_STEPS / 2, &parts));
     must_equal(&whole, &parts, "in parts");
     same_free(&whole);
     same_free(&parts);
+}
+
+static void a_resumed_training_gives_the_same_bits(void **state) {
+    const struct sw_model_config grouped = grouped_config(2);
+    resume_with(&same_expert_config, *state);
+    resume_with(&grouped, *state);
 }
 
 /* A mixture whose router is zero: equal logits choose the experts with the smallest indices for every token. */
@@ -160,15 +266,6 @@ static void train_filled(const struct sw_model_config *config, const struct sw_u
     spec.fill = fill;
     spec.fill_context = &filling;
     must(same_train(&spec, false, trace));
-}
-
-static const float *tensor_in(const float *all, const struct sw_units *units, int64_t unit, int64_t grain_floats,
-                              const struct sw_tensor *tensor, int64_t elem) {
-    int64_t grain = 0;
-    for (int64_t u = 0; u < unit; u++)
-        grain += units->unit[u].grains;
-    const int64_t at = tensor->offset + elem;
-    return all + (grain + at / SW_GRAIN_ELEMS) * grain_floats + at % SW_GRAIN_ELEMS;
 }
 
 static double distance(const struct same_trace *a, const struct sw_units *a_units, const struct sw_tensor *of_a,
@@ -265,9 +362,13 @@ static void experts_without_rows_are_only_decayed(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         in_directory(every_place_gives_the_same_bits),
+        in_directory(experts_that_are_units_have_the_same_bits_everywhere),
+        cmocka_unit_test(experts_that_are_units_have_the_same_gradients),
         in_directory(a_resumed_training_gives_the_same_bits),
         cmocka_unit_test(one_expert_trains_as_a_dense_model),
         cmocka_unit_test(experts_without_rows_are_only_decayed),
     };
+    if (getenv("SW_TEST_FILTER") != NULL)
+        cmocka_set_test_filter(getenv("SW_TEST_FILTER"));
     return cmocka_run_group_tests_name("experts", tests, NULL, NULL);
 }

@@ -48,9 +48,10 @@ static void make_both_gated(struct pair *pair, struct sw_stream *stream, sw_dtyp
     const int64_t cols = dy->bytes / sw_dtype_bytes(type) / rows;
     struct buffer y = buffer_make(dy->bytes), dx = buffer_make(x->bytes), dx_beside = buffer_make(x->bytes),
                   activated = buffer_make(dy->bytes);
-    assert_ok(sw_gated_forward(stream, type, which, rows, cols, x->data, y.data));
-    assert_ok(sw_gated_backward(stream, type, which, rows, cols, x->data, dy->data, dx.data, NULL));
-    assert_ok(sw_gated_backward(stream, type, which, rows, cols, x->data, dy->data, dx_beside.data, activated.data));
+    assert_ok(sw_gated_forward(stream, type, which, rows, cols, x->data, y.data, SW_ALL_ROWS));
+    assert_ok(sw_gated_backward(stream, type, which, rows, cols, x->data, dy->data, dx.data, NULL, SW_ALL_ROWS));
+    assert_ok(sw_gated_backward(stream, type, which, rows, cols, x->data, dy->data, dx_beside.data, activated.data,
+                                SW_ALL_ROWS));
     expect_both("gated gradients", pair, &dx_beside, &dx, &activated, &y);
     struct buffer *all[] = {&y, &dx, &dx_beside, &activated};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
@@ -128,11 +129,12 @@ static void compare_gated(struct pair *pair, sw_dtype type, sw_activation which,
     struct buffer x = inputs(type, 2 * rows * cols), dy = buffer_random(type, rows * cols, 2, 1.0f);
     struct buffer got = buffer_make(dy.bytes), want = buffer_make(dy.bytes);
     struct buffer got_dx = buffer_make(x.bytes), want_dx = buffer_make(x.bytes);
-    assert_ok(sw_gated_forward(pair->stream, type, which, rows, cols, x.data, got.data));
-    assert_ok(sw_gated_forward(pair->ref, type, which, rows, cols, x.data, want.data));
+    assert_ok(sw_gated_forward(pair->stream, type, which, rows, cols, x.data, got.data, SW_ALL_ROWS));
+    assert_ok(sw_gated_forward(pair->ref, type, which, rows, cols, x.data, want.data, SW_ALL_ROWS));
     assert_close("a gated activation", pair, type, rows * cols, got.data, want.data, rtol, atol);
-    assert_ok(sw_gated_backward(pair->stream, type, which, rows, cols, x.data, dy.data, got_dx.data, NULL));
-    assert_ok(sw_gated_backward(pair->ref, type, which, rows, cols, x.data, dy.data, want_dx.data, NULL));
+    assert_ok(
+        sw_gated_backward(pair->stream, type, which, rows, cols, x.data, dy.data, got_dx.data, NULL, SW_ALL_ROWS));
+    assert_ok(sw_gated_backward(pair->ref, type, which, rows, cols, x.data, dy.data, want_dx.data, NULL, SW_ALL_ROWS));
     make_both_gated(pair, pair->stream, type, which, rows, &x, &dy);
     make_both_gated(pair, pair->ref, type, which, rows, &x, &dy);
     assert_close("its gradient", pair, type, 2 * rows * cols, got_dx.data, want_dx.data, rtol, 4.0f * atol);
@@ -167,8 +169,8 @@ static void gated_slopes_of_reference(void **state) {
         for (int64_t i = 0; i < 101; i++) {
             const float x[2] = {-5.0f + 0.1f * (float)i + 0.001f, 1.5f - 0.02f * (float)i}, dy = 0.7f;
             float y = NAN, dx[2];
-            assert_ok(sw_gated_forward(stream, SW_F32, kinds[k], 1, 1, x, &y));
-            assert_ok(sw_gated_backward(stream, SW_F32, kinds[k], 1, 1, x, &dy, dx, NULL));
+            assert_ok(sw_gated_forward(stream, SW_F32, kinds[k], 1, 1, x, &y, SW_ALL_ROWS));
+            assert_ok(sw_gated_backward(stream, SW_F32, kinds[k], 1, 1, x, &dy, dx, NULL, SW_ALL_ROWS));
             const double step = 1e-5, middle = textbook(kinds[k], x[0]);
             const double slope = (textbook(kinds[k], x[0] + step) - textbook(kinds[k], x[0] - step)) / (2.0 * step);
             assert_near("a gated activation", i, y, middle * x[1], 1e-6);

@@ -150,7 +150,7 @@ static void activated_values_take_one_pass_more(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const double before_s = sw_device_counted_s(f.device);
         assert_ok(cases[i].gated ? sw_gated_backward(f.stream, SW_BF16, SW_SILU, rows, cols, base, base + 1024,
-                                                     base + 2048, cases[i].activated)
+                                                     base + 2048, cases[i].activated, SW_ALL_ROWS)
                                  : sw_activation_backward(f.stream, SW_BF16, SW_SILU, rows * cols, base, base + 1024,
                                                           base + 2048, cases[i].activated));
         assert_same(sw_device_counted_s(f.device) - before_s, cases[i].passes * pass_s);

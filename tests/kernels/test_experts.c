@@ -256,6 +256,27 @@ static const struct {
 } moves[] = {{0, 3, 2}, {1, 1, 1}, {5, 7, 2}, {3, 16, 4}, {67, 65, 8}, {9, 1031, 3}, {130, 256, 2}, {2, 2056, 32}};
 enum { MOVE_EXPERTS = 32 };
 
+/* Adds rows up in one call, or in a call for each of `cuts` + 1 runs of experts, which hand a sum on. */
+static void add_in_runs(struct pair *pair, const struct sw_unpermute_rows *all, const int32_t *offset, size_t cuts) {
+    const int64_t runs = (int64_t)cuts + 1, step = MOVE_EXPERTS / runs;
+    struct buffer sums = buffer_make(all->rows * all->cols * 4);
+    for (int64_t i = 0; i < runs; i++) {
+        const int64_t run = all->falling ? runs - 1 - i : i;
+        const bool begins = i == 0, ends = i + 1 == runs;
+        struct sw_unpermute_rows part = *all;
+        part.addend = (all->falling ? ends : begins) ? all->addend : NULL;
+        part.before = begins ? NULL : sums.data;
+        part.after = ends ? NULL : sums.data;
+        part.y = ends ? all->y : NULL;
+        if (cuts > 0) {
+            part.run.first = offset + run * step;
+            part.run.end = offset + (run + 1 == runs ? MOVE_EXPERTS : (run + 1) * step);
+        }
+        assert_ok(sw_device_run(pair->stream, SW_DEVICE_UNPERMUTE_ROWS, &part));
+    }
+    buffer_free(&sums);
+}
+
 /* Each result by a loop over tokens and slots. */
 static void check_moves(struct pair *pair, sw_dtype type, size_t size, bool adds) {
     const int64_t rows = moves[size].rows, cols = moves[size].cols, chosen = moves[size].chosen;
@@ -265,20 +286,34 @@ static void check_moves(struct pair *pair, sw_dtype type, size_t size, bool adds
     struct buffer x = buffer_random(type, rows * cols, 41, 1.0f), y = buffer_make(rows * chosen * row_bytes);
     struct buffer sum = adds ? buffer_random(type, rows * cols, 42, 1.0f) : buffer_make(x.bytes);
     struct buffer before = buffer_copy(&sum);
-    assert_ok(sw_permute_rows(pair->stream, type, rows, cols, chosen, order.source.data, x.data, y.data));
+    assert_ok(sw_permute_rows(pair->stream, type, rows, cols, chosen, order.source.data, x.data, y.data, SW_ALL_ROWS));
     for (int64_t pair_index = 0; pair_index < rows * chosen; pair_index++)
         assert_memory_equal((char *)y.data + place[pair_index] * row_bytes,
                             (char *)x.data + pair_index / chosen * row_bytes, (size_t)row_bytes);
     struct buffer terms = buffer_random(type, rows * chosen * cols, 43, 1.0f);
-    assert_ok(sw_unpermute_rows(pair->stream, type, rows, cols, chosen, order.place.data, terms.data,
-                                adds ? sum.data : NULL, sum.data));
+    const bool falling = size % 2 == 1;
+    add_in_runs(pair,
+                &(struct sw_unpermute_rows){.type = type,
+                                            .rows = rows,
+                                            .cols = cols,
+                                            .chosen = chosen,
+                                            .place = order.place.data,
+                                            .x = terms.data,
+                                            .addend = adds ? sum.data : NULL,
+                                            .y = sum.data,
+                                            .falling = falling},
+                order.offset.data, size % 3);
     for (int64_t i = 0; i < rows * cols; i++) {
-        float want = adds ? element(type, before.data, i) : 0.0f;
-        for (int64_t slot = 0; slot < chosen; slot++)
-            want += element(type, terms.data, place[i / cols * chosen + slot] * cols + i % cols);
-        set_element(type, before.data, i, want);
+        const float addend = adds ? element(type, before.data, i) : 0.0f;
+        float want = falling ? 0.0f : addend;
+        for (int64_t p = 0; p < rows * chosen; p++) {
+            const int64_t at = falling ? rows * chosen - 1 - p : p;
+            if (((int32_t *)order.source.data)[at] / chosen == i / cols)
+                want += element(type, terms.data, at * cols + i % cols);
+        }
+        set_element(type, before.data, i, falling ? want + addend : want);
     }
-    assert_same_bits("a sum over slots", pair, sum.bytes, sum.data, before.data);
+    assert_same_bits("a sum over places", pair, sum.bytes, sum.data, before.data);
     struct buffer *all[] = {&x, &y, &sum, &before, &terms};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         buffer_free(all[i]);
@@ -295,8 +330,9 @@ static void check_scales(struct pair *pair, sw_dtype type, size_t size, bool in_
     struct buffer y = buffer_make(x.bytes), dx = buffer_make(x.bytes);
     void *const y_at = in_place ? x.data : y.data, *const dx_at = in_place ? dy.data : dx.data;
     assert_ok(sw_scale_rows_backward(pair->stream, type, pairs, cols, order.source.data, weight.data, x.data, dy.data,
-                                     dx_at, d_weight.data));
-    assert_ok(sw_scale_rows(pair->stream, type, pairs, cols, order.source.data, weight.data, x.data, y_at));
+                                     dx_at, d_weight.data, SW_ALL_ROWS));
+    assert_ok(
+        sw_scale_rows(pair->stream, type, pairs, cols, order.source.data, weight.data, x.data, y_at, SW_ALL_ROWS));
     for (int64_t row = 0; row < pairs; row++) {
         const float factor = ((float *)weight.data)[source[row]];
         double sum = 0.0;
