@@ -346,6 +346,7 @@ static double route_forward(const void *args) {
 static double route_backward(const void *args) {
     const struct sw_route_backward *op = args;
     assert(op->logits != NULL && op->expert != NULL && op->d_weight != NULL && op->d_logits != NULL);
+    assert(op->count != NULL || op->balance == 0.0);
     return routing_bytes(op->type, op->shape, 2.0);
 }
 
@@ -355,6 +356,16 @@ static double order_by_expert(const void *args) {
     assert(op->chosen > 0 && op->chosen <= SW_MOST_CHOSEN && op->rows * op->chosen <= INT32_MAX);
     assert(op->expert != NULL && op->offset != NULL && op->source != NULL && op->place != NULL);
     return bytes_of(SW_F32, 0.0, 3.0 * (double)(op->rows * op->chosen) + (double)(op->experts + 1));
+}
+
+static double tally_routing(const void *args) {
+    const struct sw_tally_routing *op = args;
+    const double experts = (double)op->shape->experts;
+    const bool has_losses = op->count != NULL;
+    assert(op->layers > 0 && op->logits != NULL && op->offset != NULL && op->routed != NULL);
+    assert((op->sum != NULL) == has_losses && (op->losses != NULL) == has_losses);
+    assert((op->scratch != NULL) == has_losses);
+    return routing_bytes(op->type, op->shape, has_losses ? 2.0 : 0.0) + 8.0 * experts;
 }
 
 static double permute_rows(const void *args) {
@@ -462,8 +473,9 @@ static const struct sw_device_op_row table[SW_DEVICE_OPS] = {
     [SW_DEVICE_QUANTIZE_BASE] = ROW(quantize_base, from, records),
     [SW_DEVICE_DEQUANTIZE_BASE] = ROW(dequantize_base, records, to),
     [SW_DEVICE_ROUTE_FORWARD] = ROW(route_forward, logits, weight),
-    [SW_DEVICE_ROUTE_BACKWARD] = ROW(route_backward, logits, d_logits),
+    [SW_DEVICE_ROUTE_BACKWARD] = ROW(route_backward, logits, count),
     [SW_DEVICE_ORDER_BY_EXPERT] = ROW(order_by_expert, expert, place),
+    [SW_DEVICE_TALLY_ROUTING] = ROW(tally_routing, logits, scratch),
     [SW_DEVICE_PERMUTE_ROWS] = ROW(permute_rows, source, run.end),
     [SW_DEVICE_UNPERMUTE_ROWS] = ROW(unpermute_rows, place, run.end),
     [SW_DEVICE_SCALE_ROWS] = ROW(scale_rows, source, run.end),

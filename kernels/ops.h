@@ -169,6 +169,7 @@ typedef enum {
     SW_DEVICE_ROUTE_FORWARD,
     SW_DEVICE_ROUTE_BACKWARD,
     SW_DEVICE_ORDER_BY_EXPERT,
+    SW_DEVICE_TALLY_ROUTING,
     SW_DEVICE_PERMUTE_ROWS,
     SW_DEVICE_UNPERMUTE_ROWS,
     SW_DEVICE_SCALE_ROWS,
@@ -491,7 +492,11 @@ struct sw_route_forward {
     sw_device_run(stream, SW_DEVICE_ROUTE_FORWARD, &(const struct sw_route_forward){__VA_ARGS__})
 
 /* d_logits [rows, experts] = the gradient at the logits, from the chosen experts and the gradient at their weights. The
- * choice itself has no gradient. Where the weights are NaN, so is the gradient at the chosen logits. */
+ * choice itself has no gradient. Where the weights are NaN, so is the gradient at the chosen logits.
+ *
+ * With p the softmax over all experts and l the logarithm of its denominator, two losses add to it: balance times the
+ * gradient of the sum of count[e]·p[e], and z times that of l². A row with NaN or +infinity then gets NaN everywhere.
+ */
 struct sw_route_backward {
     sw_dtype type;
     const struct sw_routing *shape;
@@ -499,6 +504,8 @@ struct sw_route_backward {
     const int32_t *expert;
     const float *d_weight;
     void *d_logits;
+    const double *count; /* [experts]; NULL: there is no such loss, and balance is 0 */
+    double balance, z;
 };
 #define sw_route_backward(stream, ...)                                                                                 \
     sw_device_run(stream, SW_DEVICE_ROUTE_BACKWARD, &(const struct sw_route_backward){__VA_ARGS__})
@@ -514,6 +521,48 @@ struct sw_order_by_expert {
 };
 #define sw_order_by_expert(stream, ...)                                                                                \
     sw_device_run(stream, SW_DEVICE_ORDER_BY_EXPERT, &(const struct sw_order_by_expert){__VA_ARGS__})
+
+/* Adds what a layer's router did with the rows of a micro-batch to sums over layers, and to sums over a step.
+ *
+ * routed[e] counts the rows that layer sends to expert e in a step. count[e] counts those that all layers send to it in
+ * a micro-batch, and sum[e] is the sum of the softmax over all experts, at e, over the same rows and layers;
+ * sum[experts] is that of the squared logarithm of the softmax's denominator. After the last layer, with n =
+ * rows·layers and in fp64, losses[0] += experts·(the sum over e of count[e]·sum[e]) / n² (transformers'
+ * load_balancing_loss_func), and losses[1] += sum[experts] / n (the z-loss of Zoph et al., arXiv 2202.08906). There is
+ * at least one row then.
+ *
+ * Sums over rows are fp32 within SW_TALLY_ROWS rows, in their order, and then fp64 in the order of these blocks. */
+enum { SW_TALLY_ROWS = 128 };
+struct sw_tally_routing {
+    sw_dtype type;
+    const struct sw_routing *shape;
+    int64_t layers;
+    bool first_layer, last_layer; /* the first sets count and sum; the last computes losses */
+    bool first_micro;             /* the first micro-batch of a step: sets `routed`, and `losses` */
+    const void *logits;
+    const int32_t *offset; /* of sw_order_by_expert */
+    double *routed;        /* [experts] */
+    double *count;         /* [experts]; NULL: the losses are not wanted, and the operands below are NULL, too */
+    double *sum;           /* [experts + 1] */
+    double *losses;        /* [2] */
+    float *scratch;        /* sw_tally_scratch_bytes */
+};
+static inline int64_t sw_tally_scratch_bytes(const struct sw_routing *shape) {
+    const int64_t blocks = (shape->rows + SW_TALLY_ROWS - 1) / SW_TALLY_ROWS;
+    return blocks * (shape->experts + 1) * (int64_t)sizeof(float);
+}
+/* Computes the losses from the sums of all layers: the last part of the op on host devices. */
+static inline void sw_tally_losses(const struct sw_tally_routing *op) {
+    const int64_t experts = op->shape->experts;
+    const double rows = (double)op->shape->rows * (double)op->layers;
+    double balance = 0.0;
+    for (int64_t e = 0; e < experts; e++)
+        balance += op->count[e] * op->sum[e];
+    op->losses[0] = (op->first_micro ? 0.0 : op->losses[0]) + (double)experts * balance / (rows * rows);
+    op->losses[1] = (op->first_micro ? 0.0 : op->losses[1]) + op->sum[experts] / rows;
+}
+#define sw_tally_routing(stream, ...)                                                                                  \
+    sw_device_run(stream, SW_DEVICE_TALLY_ROUTING, &(const struct sw_tally_routing){__VA_ARGS__})
 
 /* y[i] = x[source[i] / chosen]: copies rows of tokens, x [rows, cols], to the places of their pairs, y [rows·chosen,
  * cols]. */

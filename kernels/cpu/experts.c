@@ -78,6 +78,43 @@ static sw_status route_forward(struct sw_stream *stream, const void *args) {
     return SW_OK;
 }
 
+/* The softmax of a row over all experts. */
+struct probabilities {
+    _Alignas(64) float value[SW_MOST_EXPERTS + SW_LANES];
+    float log_sum; /* the logarithm of the denominator */
+};
+
+static void find_probabilities(const struct sw_routing *shape, const float *logit, struct probabilities *out) {
+    sw_vec most = sw_vec_splat(-INFINITY), sums = {0};
+    for (int64_t e = 0; e < shape->experts; e += SW_LANES)
+        most = sw_vec_max(sw_load_up_to(SW_F32, logit, e, shape->experts - e, -INFINITY), most);
+    const float largest = sw_vec_largest(most);
+    for (int64_t e = 0; e < shape->experts; e += SW_LANES) {
+        const sw_vec at = sw_load_up_to(SW_F32, logit, e, shape->experts - e, -INFINITY);
+        const sw_vec share = sw_vec_exp(at - sw_vec_splat(largest));
+        sw_vec_store(out->value + e, share);
+        sums += share;
+    }
+    const float sum = sw_vec_sum(sums);
+    for (int64_t e = 0; e < shape->experts; e += SW_LANES)
+        sw_vec_store(out->value + e, sw_vec_load(out->value + e) / sw_vec_splat(sum));
+    out->log_sum = largest + logf(sum);
+}
+
+/* Adds to the gradient of a row those of the losses that are not of the chosen experts' weights. */
+static void add_losses(const struct sw_route_backward *op, const float *logit, float *gradient) {
+    struct probabilities p;
+    double average = 0.0;
+    find_probabilities(op->shape, logit, &p);
+    for (int64_t e = 0; op->count != NULL && e < op->shape->experts; e++)
+        average += p.value[e] * op->count[e];
+    const double of_sum = 2.0 * op->z * p.log_sum;
+    for (int64_t e = 0; e < op->shape->experts; e++) {
+        const double above = op->count != NULL ? op->count[e] - average : 0.0;
+        gradient[e] += p.value[e] * (float)(op->balance * above + of_sum);
+    }
+}
+
 static void route_back_rows(const void *args, int64_t first, int64_t end, int thread) {
     (void)thread;
     const struct sw_route_backward *op = args;
@@ -96,6 +133,8 @@ static void route_back_rows(const void *args, int64_t first, int64_t end, int th
             gradient[e] = sw_routing_spans_all(shape) ? softmax.share[e] / softmax.sum * -weighted : 0.0f;
         for (int64_t slot = 0; slot < shape->chosen; slot++)
             gradient[expert[slot]] = softmax.share[expert[slot]] / softmax.sum * (d_weight[slot] - weighted);
+        if (op->count != NULL || op->z != 0.0)
+            add_losses(op, softmax.logit, gradient);
         sw_narrow(op->type, op->d_logits, row * shape->experts, shape->experts, gradient);
     }
 }
@@ -124,6 +163,48 @@ static sw_status order_by_expert(struct sw_stream *stream, const void *args) {
         op->place[pair] = next[op->expert[pair]]++;
         op->source[op->place[pair]] = (int32_t)pair;
     }
+    return SW_OK;
+}
+
+/* Sums blocks of rows. */
+static void tally_blocks(const void *args, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct sw_tally_routing *op = args;
+    const int64_t experts = op->shape->experts;
+    struct softmax softmax;
+    struct probabilities p;
+    for (int64_t block = first; block < end; block++) {
+        float *sum = op->scratch + block * (experts + 1);
+        memset(sum, 0, (size_t)(experts + 1) * sizeof *sum);
+        for (int64_t row = block * SW_TALLY_ROWS; row < sw_min_i64(op->shape->rows, (block + 1) * SW_TALLY_ROWS);
+             row++) {
+            load_logits(op->shape, op->type, op->logits, row, &softmax);
+            find_probabilities(op->shape, softmax.logit, &p);
+            for (int64_t e = 0; e < experts; e++)
+                sum[e] += p.value[e];
+            sum[experts] += p.log_sum * p.log_sum;
+        }
+    }
+}
+
+static sw_status tally_routing(struct sw_stream *stream, const void *args) {
+    const struct sw_tally_routing *op = args;
+    const int64_t experts = op->shape->experts, blocks = sw_div_up(op->shape->rows, SW_TALLY_ROWS);
+    for (int64_t e = 0; e < experts; e++)
+        op->routed[e] = (op->first_micro ? 0.0 : op->routed[e]) + (op->offset[e + 1] - op->offset[e]);
+    if (op->count == NULL)
+        return SW_OK;
+    sw_cpu_share(stream, is_enough(op->shape), blocks, tally_blocks, op);
+    for (int64_t e = 0; e <= experts; e++) {
+        double sum = op->first_layer ? 0.0 : op->sum[e];
+        for (int64_t block = 0; block < blocks; block++)
+            sum += op->scratch[block * (experts + 1) + e];
+        op->sum[e] = sum;
+    }
+    for (int64_t e = 0; e < experts; e++)
+        op->count[e] = (op->first_layer ? 0.0 : op->count[e]) + (op->offset[e + 1] - op->offset[e]);
+    if (op->last_layer)
+        sw_tally_losses(op);
     return SW_OK;
 }
 
@@ -247,6 +328,7 @@ void SW_ISA_NAME(sw_cpu_add_experts)(struct sw_device_ops *ops) {
     ops->op[SW_DEVICE_ROUTE_FORWARD] = route_forward;
     ops->op[SW_DEVICE_ROUTE_BACKWARD] = route_backward;
     ops->op[SW_DEVICE_ORDER_BY_EXPERT] = order_by_expert;
+    ops->op[SW_DEVICE_TALLY_ROUTING] = tally_routing;
     ops->op[SW_DEVICE_PERMUTE_ROWS] = permute_rows;
     ops->op[SW_DEVICE_UNPERMUTE_ROWS] = unpermute_rows;
     ops->op[SW_DEVICE_SCALE_ROWS] = scale_rows;

@@ -92,22 +92,77 @@ void sw_cuda_route_forward(cudaStream_t stream, const void *args) {
         SW_FOR_TYPE(op->type, route, stream, op);
 }
 
+/* The softmax of a row over all experts, the same in all lanes. */
+namespace {
+struct softmax {
+    float largest, sum;
+};
+} // namespace
+
+template <typename T> static __device__ __forceinline__ softmax softmax_of(const T *logits, int experts) {
+    softmax all = {sw_widen(logits[0]), 0.0f};
+    for (int e = lane_of_thread(); e < experts; e += SW_WARP)
+        all.largest = fmaxf(all.largest, sw_widen(logits[e]));
+    for (int distance = SW_WARP / 2; distance > 0; distance /= 2)
+        all.largest = fmaxf(all.largest, __shfl_xor_sync(SW_ALL_LANES, all.largest, distance));
+    for (int e = lane_of_thread(); e < experts; e += SW_WARP)
+        all.sum += expf(sw_widen(logits[e]) - all.largest);
+    all.sum = sw_warp_sum(all.sum);
+    return all;
+}
+
+namespace {
+/* The losses that add to the gradient of the logits. */
+struct more_losses {
+    const double *count; /* NULL: no balance */
+    double balance, z;
+};
+} // namespace
+
+/* Returns the gradient of these losses at an expert's logit. average: of the counts, weighted by probabilities. */
+static __device__ __forceinline__ float more_gradient(const more_losses &more, const softmax &all, float logit,
+                                                      int expert, double average) {
+    const float p = expf(logit - all.largest) / all.sum, log_sum = all.largest + logf(all.sum);
+    const double above = more.count != NULL ? more.count[expert] - average : 0.0;
+    return p * (float)(more.balance * above + 2.0 * more.z * log_sum);
+}
+
+/* Returns the average of the counts, weighted by the probabilities of a row; all lanes get it. */
+template <typename T>
+static __device__ __forceinline__ double average_count(const more_losses &more, const softmax &all, const T *logits,
+                                                       int experts) {
+    double average = 0.0;
+    for (int e = lane_of_thread(); more.count != NULL && e < experts; e += SW_WARP)
+        average += (double)(expf(sw_widen(logits[e]) - all.largest) / all.sum) * more.count[e];
+    for (int distance = SW_WARP / 2; distance > 0; distance /= 2)
+        average += __shfl_xor_sync(SW_ALL_LANES, average, distance);
+    return average;
+}
+
 /* Each lane has a slot, and then experts, for which it asks all slots. */
 template <typename T>
 static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
-    route_back_kernel(sw_routing shape, const T *logits, const int32_t *expert, const float *d_weight, T *d_logits) {
+    route_back_kernel(sw_routing shape, const T *logits, const int32_t *expert, const float *d_weight, T *d_logits,
+                      more_losses more) {
     const int64_t row = (int64_t)blockIdx.x * ROUTE_ROWS + threadIdx.y;
     const int lane = lane_of_thread(), chosen = (int)shape.chosen, experts = (int)shape.experts;
     if (row >= shape.rows)
         return;
     const T *own = logits + row * experts;
     const bool has_slot = lane < chosen, spans_all = shape.softmax_first && !shape.normalised;
+    const bool has_more = more.count != NULL || more.z != 0.0;
     const int mine = has_slot ? expert[row * chosen + lane] : -1;
     const float gradient = has_slot ? d_weight[row * chosen + lane] : 0.0f;
     const float largest = sw_widen(own[expert[row * chosen]]);
     const float share = has_slot ? expf(sw_widen(own[mine]) - largest) : 0.0f;
     const float sum = denominator(shape, own, largest, share);
     const float weighted = sw_warp_sum(share / sum * gradient);
+    softmax all = {};
+    double average = 0.0;
+    if (has_more) {
+        all = softmax_of(own, experts);
+        average = average_count(more, all, own, experts);
+    }
     for (int first = 0; first < experts; first += SW_WARP) {
         const int e = first + lane;
         bool counts = spans_all;
@@ -118,21 +173,98 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
             counts = counts || other == e;
             of_expert = other == e ? value : of_expert;
         }
-        if (e < experts)
-            sw_round(counts ? expf(sw_widen(own[e]) - largest) / sum * (of_expert - weighted) : 0.0f,
-                     &d_logits[row * experts + e]);
+        if (e >= experts)
+            continue;
+        const float logit = sw_widen(own[e]);
+        float result = counts ? expf(logit - largest) / sum * (of_expert - weighted) : 0.0f;
+        if (has_more)
+            result += more_gradient(more, all, logit, e, average);
+        sw_round(result, &d_logits[row * experts + e]);
     }
 }
 
 template <typename T> static void route_back(cudaStream_t stream, const sw_route_backward *op) {
+    const more_losses more = {op->count, op->balance, op->z};
     SW_LAUNCH(route_back_kernel<T>, sw_blocks(op->shape->rows, ROUTE_ROWS), dim3(SW_WARP, ROUTE_ROWS), 0, stream,
-              *op->shape, (const T *)op->logits, op->expert, op->d_weight, (T *)op->d_logits);
+              *op->shape, (const T *)op->logits, op->expert, op->d_weight, (T *)op->d_logits, more);
 }
 
 void sw_cuda_route_backward(cudaStream_t stream, const void *args) {
     const sw_route_backward *op = (const sw_route_backward *)args;
     if (op->shape->rows > 0)
         SW_FOR_TYPE(op->type, route_back, stream, op);
+}
+
+/* A block sums SW_TALLY_ROWS rows. Its warps share the rows' softmaxes, and its threads then the experts. */
+template <typename T>
+static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
+    tally_rows_kernel(sw_routing shape, const T *logits, float *sums) {
+    SW_SHARED(float, largest, [SW_TALLY_ROWS]);
+    SW_SHARED(float, denominators, [SW_TALLY_ROWS]);
+    const int experts = (int)shape.experts;
+    const int64_t first = (int64_t)blockIdx.x * SW_TALLY_ROWS;
+    const int rows = shape.rows - first < SW_TALLY_ROWS ? (int)(shape.rows - first) : (int)SW_TALLY_ROWS;
+    for (int row = (int)threadIdx.x / SW_WARP; row < rows; row += SW_BLOCK_THREADS / SW_WARP) {
+        const softmax all = softmax_of(logits + (first + row) * experts, experts);
+        largest[row] = all.largest;
+        denominators[row] = all.sum;
+    }
+    __syncthreads();
+    for (int e = (int)threadIdx.x; e <= experts; e += SW_BLOCK_THREADS) {
+        float sum = 0.0f;
+        for (int row = 0; row < rows; row++) {
+            const float log_sum = largest[row] + logf(denominators[row]);
+            sum += e == experts
+                       ? log_sum * log_sum
+                       : expf(sw_widen(logits[(first + row) * experts + e]) - largest[row]) / denominators[row];
+        }
+        sums[(int64_t)blockIdx.x * (experts + 1) + e] = sum;
+    }
+}
+
+/* One block adds the sums of all blocks of rows, and counts. */
+static __global__ void __launch_bounds__(SW_BLOCK_THREADS) tally_kernel(sw_tally_routing op, int experts, int blocks) {
+    for (int e = (int)threadIdx.x; e <= experts; e += SW_BLOCK_THREADS) {
+        if (e < experts) {
+            const double rows = op.offset[e + 1] - op.offset[e];
+            op.routed[e] = (op.first_micro ? 0.0 : op.routed[e]) + rows;
+            if (op.count != NULL)
+                op.count[e] = (op.first_layer ? 0.0 : op.count[e]) + rows;
+        }
+        if (op.count != NULL) {
+            double sum = op.first_layer ? 0.0 : op.sum[e];
+            for (int block = 0; block < blocks; block++)
+                sum += op.scratch[(int64_t)block * (experts + 1) + e];
+            op.sum[e] = sum;
+        }
+    }
+}
+
+/* One thread computes the losses, in the order of host devices. */
+static __global__ void tally_losses_kernel(sw_tally_routing op, int experts, double rows) {
+    if (threadIdx.x > 0)
+        return;
+    double balance = 0.0;
+    for (int e = 0; e < experts; e++)
+        balance += op.count[e] * op.sum[e];
+    op.losses[0] = (op.first_micro ? 0.0 : op.losses[0]) + (double)experts * balance / (rows * rows);
+    op.losses[1] = (op.first_micro ? 0.0 : op.losses[1]) + op.sum[experts] / rows;
+}
+
+template <typename T> static void tally_rows(cudaStream_t stream, const sw_tally_routing *op) {
+    SW_LAUNCH(tally_rows_kernel<T>, sw_blocks(op->shape->rows, SW_TALLY_ROWS), SW_BLOCK_THREADS, 0, stream, *op->shape,
+              (const T *)op->logits, op->scratch);
+}
+
+void sw_cuda_tally_routing(cudaStream_t stream, const void *args) {
+    const sw_tally_routing *op = (const sw_tally_routing *)args;
+    const int experts = (int)op->shape->experts, blocks = (int)sw_blocks(op->shape->rows, SW_TALLY_ROWS);
+    if (op->count != NULL && blocks > 0)
+        SW_FOR_TYPE(op->type, tally_rows, stream, op);
+    SW_LAUNCH(tally_kernel, 1, SW_BLOCK_THREADS, 0, stream, *op, experts, blocks);
+    if (op->count != NULL && op->last_layer)
+        SW_LAUNCH(tally_losses_kernel, 1, SW_WARP, 0, stream, *op, experts,
+                  (double)op->shape->rows * (double)op->layers);
 }
 
 enum { ORDER_WARPS = SW_BLOCK_THREADS / SW_WARP };

@@ -48,6 +48,7 @@ static sw_cuda_launcher *const launchers[SW_DEVICE_OPS] = {
     [SW_DEVICE_ROUTE_FORWARD] = sw_cuda_route_forward,
     [SW_DEVICE_ROUTE_BACKWARD] = sw_cuda_route_backward,
     [SW_DEVICE_ORDER_BY_EXPERT] = sw_cuda_order_by_expert,
+    [SW_DEVICE_TALLY_ROUTING] = sw_cuda_tally_routing,
     [SW_DEVICE_PERMUTE_ROWS] = sw_cuda_permute_rows,
     [SW_DEVICE_UNPERMUTE_ROWS] = sw_cuda_unpermute_rows,
     [SW_DEVICE_SCALE_ROWS] = sw_cuda_scale_rows,

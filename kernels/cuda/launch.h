@@ -26,7 +26,7 @@ sw_cuda_launcher sw_cuda_layernorm_forward, sw_cuda_layernorm_backward, sw_cuda_
     sw_cuda_preference, sw_cuda_finish_gradient, sw_cuda_square_sums, sw_cuda_cast_from_f32, sw_cuda_cast_to_f32,
     sw_cuda_update_adamw, sw_cuda_quantize, sw_cuda_dequantize, sw_cuda_rank_sum, sw_cuda_encode_fp8,
     sw_cuda_decode_fp8, sw_cuda_pack_weights, sw_cuda_unpack_weights, sw_cuda_dequantize_base, sw_cuda_dropout,
-    sw_cuda_route_forward, sw_cuda_route_backward, sw_cuda_order_by_expert, sw_cuda_permute_rows,
+    sw_cuda_route_forward, sw_cuda_route_backward, sw_cuda_order_by_expert, sw_cuda_tally_routing, sw_cuda_permute_rows,
     sw_cuda_unpermute_rows, sw_cuda_scale_rows, sw_cuda_scale_rows_backward, sw_cuda_grouped_gemm;
 /* Both take struct sw_add_norm_forward: the one with a mean, and the one without. */
 sw_cuda_launcher sw_cuda_add_layernorm_forward, sw_cuda_add_rmsnorm_forward;

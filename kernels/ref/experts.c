@@ -54,11 +54,47 @@ static sw_status route_forward(struct sw_stream *stream, const void *args) {
     return SW_OK;
 }
 
+/* The softmax of a row over all experts. */
+struct softmax {
+    double largest, sum;
+};
+
+static struct softmax softmax_of(const struct sw_routing *shape, sw_dtype type, const void *logits, int64_t at) {
+    struct softmax softmax = {.largest = -INFINITY};
+    for (int64_t e = 0; e < shape->experts; e++)
+        softmax.largest = fmax(softmax.largest, sw_dtype_load(type, logits, at + e));
+    for (int64_t e = 0; e < shape->experts; e++)
+        softmax.sum += exp(sw_dtype_load(type, logits, at + e) - softmax.largest);
+    return softmax;
+}
+
+static double probability(const struct softmax *softmax, sw_dtype type, const void *logits, int64_t at) {
+    return exp(sw_dtype_load(type, logits, at) - softmax->largest) / softmax->sum;
+}
+
+static double log_sum(const struct softmax *softmax) {
+    return softmax->largest + log(softmax->sum);
+}
+
+/* Adds to the gradient of a row those of the losses that are not of the chosen experts' weights. */
+static void add_losses(const struct sw_route_backward *op, int64_t at, double *gradient) {
+    const struct softmax softmax = softmax_of(op->shape, op->type, op->logits, at);
+    double average = 0.0;
+    for (int64_t e = 0; op->count != NULL && e < op->shape->experts; e++)
+        average += probability(&softmax, op->type, op->logits, at + e) * op->count[e];
+    for (int64_t e = 0; e < op->shape->experts; e++) {
+        const double p = probability(&softmax, op->type, op->logits, at + e);
+        const double above = op->count != NULL ? op->count[e] - average : 0.0;
+        gradient[e] += p * (op->balance * above + op->z * 2.0 * log_sum(&softmax));
+    }
+}
+
 /* With p = softmax(logits) over all experts or over the chosen ones, and g = d_weight, or 0 for an expert that is not
  * chosen, d_logits = p·(g - the sum of p·g). */
 static sw_status route_backward(struct sw_stream *stream, const void *args) {
     const struct sw_route_backward *op = args;
     const struct sw_routing *s = op->shape;
+    double gradient[SW_MOST_EXPERTS];
     (void)stream;
     for (int64_t row = 0; row < s->rows; row++) {
         const int64_t at = row * s->experts;
@@ -70,17 +106,49 @@ static sw_status route_backward(struct sw_stream *stream, const void *args) {
         for (int64_t slot = 0; slot < s->chosen; slot++)
             weighted += exp(sw_dtype_load(op->type, op->logits, at + expert[slot]) - largest) / sum * d_weight[slot];
         for (int64_t e = 0; e < s->experts; e++) {
-            double gradient = 0.0;
+            double of_weight = 0.0;
             bool counts = sw_routing_spans_all(s);
             for (int64_t slot = 0; slot < s->chosen; slot++)
                 if (expert[slot] == e) {
-                    gradient = d_weight[slot];
+                    of_weight = d_weight[slot];
                     counts = true;
                 }
             const double share = exp(sw_dtype_load(op->type, op->logits, at + e) - largest) / sum;
-            sw_dtype_store(op->type, op->d_logits, at + e, counts ? (float)(share * (gradient - weighted)) : 0.0f);
+            gradient[e] = counts ? share * (of_weight - weighted) : 0.0;
         }
+        if (op->count != NULL || op->z != 0.0)
+            add_losses(op, at, gradient);
+        for (int64_t e = 0; e < s->experts; e++)
+            sw_dtype_store(op->type, op->d_logits, at + e, (float)gradient[e]);
     }
+    return SW_OK;
+}
+
+/* Adds the counts of a layer, and its sums over rows. */
+static void tally_rows(const struct sw_tally_routing *op) {
+    const int64_t experts = op->shape->experts;
+    for (int64_t e = 0; op->first_layer && e <= experts; e++)
+        op->sum[e] = 0.0;
+    for (int64_t row = 0; row < op->shape->rows; row++) {
+        const struct softmax softmax = softmax_of(op->shape, op->type, op->logits, row * experts);
+        for (int64_t e = 0; e < experts; e++)
+            op->sum[e] += probability(&softmax, op->type, op->logits, row * experts + e);
+        op->sum[experts] += log_sum(&softmax) * log_sum(&softmax);
+    }
+    for (int64_t e = 0; e < experts; e++)
+        op->count[e] = (op->first_layer ? 0.0 : op->count[e]) + (op->offset[e + 1] - op->offset[e]);
+}
+
+static sw_status tally_routing(struct sw_stream *stream, const void *args) {
+    const struct sw_tally_routing *op = args;
+    (void)stream;
+    for (int64_t e = 0; e < op->shape->experts; e++)
+        op->routed[e] = (op->first_micro ? 0.0 : op->routed[e]) + (op->offset[e + 1] - op->offset[e]);
+    if (op->count == NULL)
+        return SW_OK;
+    tally_rows(op);
+    if (op->last_layer)
+        sw_tally_losses(op);
     return SW_OK;
 }
 
@@ -220,6 +288,7 @@ void sw_ref_add_experts(struct sw_device_ops *ops) {
     ops->op[SW_DEVICE_ROUTE_FORWARD] = route_forward;
     ops->op[SW_DEVICE_ROUTE_BACKWARD] = route_backward;
     ops->op[SW_DEVICE_ORDER_BY_EXPERT] = order_by_expert;
+    ops->op[SW_DEVICE_TALLY_ROUTING] = tally_routing;
     ops->op[SW_DEVICE_PERMUTE_ROWS] = permute_rows;
     ops->op[SW_DEVICE_UNPERMUTE_ROWS] = unpermute_rows;
     ops->op[SW_DEVICE_SCALE_ROWS] = scale_rows;

@@ -13,6 +13,38 @@ static void *index_output(struct trial *trial, const char *name, int64_t elems) 
         trial, (struct trial_operand){.name = name, .type = ELEMENT_I32, .elems = elems, .compare = COMPARE_BITS});
 }
 
+static double *sum_output(struct trial *trial, const char *name, int64_t elems) {
+    return trial_operand(
+        trial, (struct trial_operand){
+                   .name = name, .type = ELEMENT_F64, .elems = elems, .compare = COMPARE_CLOSE, .tolerance = WEIGHTS});
+}
+
+/* Tallies the routing as that of the only layer, and then finds the logits' gradient with both losses. */
+static sw_status tally(struct trial *trial, const struct sw_routing *routing, struct sw_route_backward backward) {
+    const int64_t pairs = routing->rows * routing->chosen, experts = routing->experts;
+    int32_t *offset = index_output(trial, "the experts' first places", experts + 1);
+    int32_t *source = index_output(trial, "the places' pairs", pairs);
+    int32_t *place = index_output(trial, "the pairs' places", pairs);
+    double *routed = sum_output(trial, "the experts' rows", experts);
+    double *count = sum_output(trial, "the experts' rows in all layers", experts);
+    double *sum = sum_output(trial, "the sums of probabilities", experts + 1);
+    double *losses = sum_output(trial, "the router's losses", 2);
+    if (trial->pass == TRIAL_DECLARE)
+        trial_needs_scratch(trial, sw_tally_scratch_bytes(routing), sw_tally_scratch_bytes(routing));
+    if (trial->pass < TRIAL_REFERENCE)
+        return SW_OK;
+    SW_TRY(sw_order_by_expert(trial->stream, routing->rows, experts, routing->chosen, backward.expert, offset, source,
+                              place));
+    SW_TRY(sw_tally_routing(trial->stream, .type = trial->type, .shape = routing, .layers = 1, .first_layer = true,
+                            .last_layer = true, .first_micro = true, .logits = backward.logits, .offset = offset,
+                            .routed = routed, .count = count, .sum = sum, .losses = losses,
+                            .scratch = (float *)(void *)trial->scratch));
+    backward.count = count;
+    backward.balance = 0.01 / (double)(1 + routing->rows);
+    backward.z = 0.001;
+    return sw_device_run(trial->stream, SW_DEVICE_ROUTE_BACKWARD, &backward);
+}
+
 /* Rows of an odd number have the softmax over all experts, the others over the chosen ones. */
 sw_status trial_routing(struct trial *trial) {
     const struct test_rows *s = trial->shape;
@@ -24,10 +56,15 @@ sw_status trial_routing(struct trial *trial) {
     int32_t *expert = index_output(trial, "the chosen experts", s->rows * chosen);
     float *weight = trial_output(trial, "the weights", SW_F32, s->rows * chosen, WEIGHTS);
     void *d_logits = trial_output(trial, "the logits' gradient", trial->type, s->rows * experts, WEIGHTS);
-    if (trial->pass < TRIAL_REFERENCE)
-        return SW_OK;
-    SW_TRY(sw_route_forward(trial->stream, trial->type, &routing, logits, expert, weight));
-    return sw_route_backward(trial->stream, trial->type, &routing, logits, expert, d_weight, d_logits);
+    if (trial->pass >= TRIAL_REFERENCE)
+        SW_TRY(sw_route_forward(trial->stream, trial->type, &routing, logits, expert, weight));
+    return tally(trial, &routing,
+                 (struct sw_route_backward){.type = trial->type,
+                                            .shape = &routing,
+                                            .logits = logits,
+                                            .expert = expert,
+                                            .d_weight = d_weight,
+                                            .d_logits = d_logits});
 }
 
 /* The order of the pairs of a token and a slot, whose experts are drawn. */

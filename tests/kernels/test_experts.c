@@ -150,7 +150,8 @@ static void check_routing(struct sw_stream *stream, const char *label, sw_dtype 
     struct buffer d_weight = buffer_random(SW_F32, s->rows * s->chosen, 22, 1.0f);
     assert_non_null(row);
     assert_ok(sw_route_forward(stream, type, s, logits.data, expert.data, weight.data));
-    assert_ok(sw_route_backward(stream, type, s, logits.data, expert.data, d_weight.data, d_logits.data));
+    assert_ok(sw_route_backward(stream, .type = type, .shape = s, .logits = logits.data, .expert = expert.data,
+                                .d_weight = d_weight.data, .d_logits = d_logits.data));
     for (int64_t i = 0; i < s->rows; i++) {
         const int64_t at = i * s->chosen;
         solve_row(type, s, logits.data, i, row);
@@ -249,6 +250,168 @@ static void check_orders(struct pair *pair) {
 static void orders_by_expert(void **state) {
     (void)state;
     for_each_device(check_orders);
+}
+
+enum { TALLY_LAYERS = 3, TALLY_MICROS = 2 };
+
+/* The routing of one layer, and the buffers of its ops. */
+struct layer {
+    struct sw_routing shape;
+    struct buffer logits, expert, weight, offset, source, place, routed;
+};
+
+static struct layer layer_of(struct pair *pair, sw_dtype type, const struct sw_routing *s, int number) {
+    const int64_t pairs = s->rows * s->chosen;
+    struct layer layer = {.shape = *s,
+                          .logits = buffer_random(type, s->rows * s->experts, 61 + (uint64_t)number, 2.0f),
+                          .expert = buffer_make(pairs * 4),
+                          .weight = buffer_make(pairs * 4),
+                          .offset = buffer_make((s->experts + 1) * 4),
+                          .source = buffer_make(pairs * 4),
+                          .place = buffer_make(pairs * 4),
+                          .routed = buffer_make(s->experts * 8)};
+    assert_ok(sw_route_forward(pair->stream, type, s, layer.logits.data, layer.expert.data, layer.weight.data));
+    assert_ok(sw_order_by_expert(pair->stream, s->rows, s->experts, s->chosen, layer.expert.data, layer.offset.data,
+                                 layer.source.data, layer.place.data));
+    return layer;
+}
+
+static void free_layer(struct layer *layer) {
+    struct buffer *all[] = {&layer->logits, &layer->expert, &layer->weight, &layer->offset,
+                            &layer->source, &layer->place,  &layer->routed};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        buffer_free(all[i]);
+}
+
+/* What the definition gives for all rows of all layers. */
+struct sums {
+    double count[SW_MOST_EXPERTS], probability[SW_MOST_EXPERTS], log_squares;
+};
+
+/* Returns the logarithm of the softmax's denominator. */
+static double log_sum_of(sw_dtype type, const struct layer *layer, int64_t row) {
+    double sum = 0.0;
+    for (int64_t e = 0; e < layer->shape.experts; e++)
+        sum += exp(element(type, layer->logits.data, row * layer->shape.experts + e));
+    return log(sum);
+}
+
+static struct sums sums_of(sw_dtype type, const struct layer *layer, int layers) {
+    struct sums sums = {.log_squares = 0.0};
+    struct row row;
+    for (int i = 0; i < layers * (int)layer->shape.rows; i++) {
+        const struct layer *of = &layer[i % layers];
+        solve_row(type, &of->shape, of->logits.data, i / layers, &row);
+        for (int64_t slot = 0; slot < of->shape.chosen; slot++)
+            sums.count[row.expert[slot]] += 1.0;
+        for (int64_t e = 0; e < of->shape.experts; e++)
+            sums.probability[e] += row.probability[e];
+        sums.log_squares += pow(log_sum_of(type, of, i / layers), 2.0);
+    }
+    return sums;
+}
+
+/* Compares the gradient of both losses, alone and added to that of the weights, with the derivatives of the softmax. */
+static void check_loss_gradient(struct pair *pair, sw_dtype type, const struct layer *layer, void *count) {
+    const struct sw_routing *s = &layer->shape;
+    const double balance = 0.03, z = -0.2;
+    struct buffer none = buffer_make(s->rows * s->chosen * 4),
+                  d_weight = buffer_random(SW_F32, s->rows * s->chosen, 22, 1);
+    struct buffer alone = buffer_make(layer->logits.bytes), plain = buffer_make(alone.bytes);
+    struct buffer both = buffer_make(alone.bytes);
+    struct row row;
+    memset(none.data, 0, (size_t)none.bytes);
+    struct sw_route_backward op = {.type = type,
+                                   .shape = s,
+                                   .logits = layer->logits.data,
+                                   .expert = layer->expert.data,
+                                   .d_weight = d_weight.data,
+                                   .d_logits = plain.data};
+    assert_ok(sw_device_run(pair->stream, SW_DEVICE_ROUTE_BACKWARD, &op));
+    op.count = count;
+    op.balance = balance;
+    op.z = z;
+    op.d_logits = both.data;
+    assert_ok(sw_device_run(pair->stream, SW_DEVICE_ROUTE_BACKWARD, &op));
+    op.d_weight = none.data;
+    op.d_logits = alone.data;
+    assert_ok(sw_device_run(pair->stream, SW_DEVICE_ROUTE_BACKWARD, &op));
+    for (int64_t i = 0; i < s->rows; i++) {
+        solve_row(type, s, layer->logits.data, i, &row);
+        for (int64_t e = 0; e < s->experts; e++) {
+            const int64_t at = i * s->experts + e;
+            double want = z * 2.0 * log_sum_of(type, layer, i) * row.probability[e];
+            for (int64_t f = 0; f < s->experts; f++)
+                want += balance * ((double *)count)[f] * row.probability[f] * ((f == e) - row.probability[e]);
+            assert_value("a logit's gradient by the losses", pair->label, i, e, element(type, alone.data, at), want,
+                         tolerance_of(type));
+            if (type == SW_F32)
+                assert_value("a logit's gradient", pair->label, i, e, element(type, both.data, at),
+                             want + element(type, plain.data, at), 1e-5);
+        }
+    }
+    struct buffer *all[] = {&none, &d_weight, &alone, &plain, &both};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        buffer_free(all[i]);
+}
+
+/* Tallies the layers of two micro-batches with the same rows. */
+static void check_tally(struct pair *pair, sw_dtype type, const struct sw_routing *s) {
+    struct layer layer[TALLY_LAYERS];
+    struct buffer count = buffer_make(s->experts * 8), sum = buffer_make((s->experts + 1) * 8);
+    struct buffer losses = buffer_make(2 * 8), scratch = buffer_make(sw_tally_scratch_bytes(s));
+    const double rows = (double)(s->rows * TALLY_LAYERS);
+    double balance = 0.0;
+    for (int l = 0; l < TALLY_LAYERS; l++)
+        layer[l] = layer_of(pair, type, s, l);
+    for (int i = 0; i < TALLY_MICROS * TALLY_LAYERS; i++) {
+        const struct layer *at = &layer[i % TALLY_LAYERS];
+        assert_ok(sw_tally_routing(pair->stream, .type = type, .shape = s, .layers = TALLY_LAYERS,
+                                   .first_layer = at == layer, .last_layer = at + 1 == layer + TALLY_LAYERS,
+                                   .first_micro = i < TALLY_LAYERS, .logits = at->logits.data,
+                                   .offset = at->offset.data, .routed = at->routed.data, .count = count.data,
+                                   .sum = sum.data, .losses = losses.data, .scratch = scratch.data));
+    }
+    const struct sums want = sums_of(type, layer, TALLY_LAYERS);
+    for (int64_t e = 0; e < s->experts; e++) {
+        double routed = 0.0;
+        for (int l = 0; l < TALLY_LAYERS; l++)
+            routed += ((double *)layer[l].routed.data)[e];
+        assert_value("a count", pair->label, 0, e, ((double *)count.data)[e], want.count[e], 0.0);
+        assert_value("a step's count", pair->label, 0, e, routed, TALLY_MICROS * want.count[e], 0.0);
+        assert_value("a sum", pair->label, 0, e, ((double *)sum.data)[e], want.probability[e], 1e-5);
+        balance += want.count[e] * want.probability[e];
+    }
+    const double *loss = losses.data;
+    assert_value("the balance", pair->label, 0, 0, loss[0], TALLY_MICROS * balance * (double)s->experts / rows / rows,
+                 1e-5);
+    assert_value("the z-loss", pair->label, 0, 0, loss[1], TALLY_MICROS * want.log_squares / rows, 1e-5);
+    check_loss_gradient(pair, type, &layer[1], count.data);
+    /* Counts alone. */
+    assert_ok(sw_tally_routing(pair->stream, .type = type, .shape = s, .layers = 1, .first_micro = true,
+                               .logits = layer[0].logits.data, .offset = layer[0].offset.data,
+                               .routed = layer[1].routed.data));
+    for (int64_t e = 0; e < s->experts; e++)
+        assert_value("a count alone", pair->label, 0, e, TALLY_MICROS * ((double *)layer[1].routed.data)[e],
+                     ((double *)layer[0].routed.data)[e], 0.0);
+    for (int l = 0; l < TALLY_LAYERS; l++)
+        free_layer(&layer[l]);
+    struct buffer *all[] = {&count, &sum, &losses, &scratch};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        buffer_free(all[i]);
+}
+
+static void check_tallies(struct pair *pair) {
+    for (size_t size = 0; size < sizeof routes / sizeof routes[0]; size++)
+        for (int kind = 0; kind < ROUTINGS && routes[size].rows > 0; kind++) {
+            const struct sw_routing s = routing_of(size, kind);
+            check_tally(pair, test_types[(size + (size_t)kind) % TEST_TYPES], &s);
+        }
+}
+
+static void tallies_routings(void **state) {
+    (void)state;
+    for_each_device(check_tallies);
 }
 
 static const struct {
@@ -375,13 +538,15 @@ static void reference_as_defined(void **state) {
     check_routings(&pair);
     check_orders(&pair);
     check_all_rows(&pair);
+    check_tallies(&pair);
     sw_stream_close(pair.stream);
     sw_device_close(pair.device);
 }
 
 int main(void) {
     const struct CMUnitTest on_devices[] = {cmocka_unit_test(routes_as_defined), cmocka_unit_test(orders_by_expert),
-                                            cmocka_unit_test(moves_and_scales_rows)};
+                                            cmocka_unit_test(moves_and_scales_rows),
+                                            cmocka_unit_test(tallies_routings)};
     const struct CMUnitTest others[] = {cmocka_unit_test(reference_as_defined)};
     return RUN_TESTS(on_devices, others);
 }
