@@ -22,6 +22,7 @@ enum { UNIT_SLOTS = 2 };
 #define MOST_SEARCH_SAVES 0.3
 
 struct sw_model_shape sw_settings_shape(const struct sw_settings *settings) {
+    const bool has_router_loss = settings->router_aux_loss != 0.0 || settings->router_z_loss != 0.0;
     return (struct sw_model_shape){.type = sw_settings_type(settings),
                                    .batch = settings->micro_batch,
                                    .seq = settings->seq,
@@ -31,6 +32,9 @@ struct sw_model_shape sw_settings_shape(const struct sw_settings *settings) {
                                    .optimizer = sw_settings_optimizer(settings),
                                    .tuning = settings->tuning,
                                    .dpo_beta = settings->dpo ? settings->dpo_beta : 0.0,
+                                   .micro_batches = has_router_loss ? sw_settings_micro_batches(settings) : 0,
+                                   .router_aux_loss = settings->router_aux_loss,
+                                   .router_z_loss = settings->router_z_loss,
                                    .fp8 = sw_settings_fp8(settings)};
 }
 
@@ -204,6 +208,7 @@ static sw_status begin_plan(const struct sw_settings *settings, const struct sw_
         .unit_slots = UNIT_SLOTS,
         .token_bytes = bytes.token,
         .pair_sequences = bytes.pair_sequences,
+        .tally = bytes.tally,
         .cost = bytes.cost,
         .work_bytes = bytes.work,
         .gathered_bytes = bytes.gathered,

@@ -17,6 +17,7 @@ sw_status sw_routed_forward(struct sw_model *model, const struct sw_unit_call *c
     const int64_t hidden_bytes = model->rows * model->config.hidden * sw_dtype_bytes(model->shape.type);
     SW_TRY(sw_block_fill_attention(model, call, &s));
     SW_TRY(sw_experts_route(model, call, s.norm2_out, &s));
+    SW_TRY(sw_experts_count(model, call, &s));
     SW_TRY(copy_handed(call, at.normed, s.norm2_out, hidden_bytes));
     SW_TRY(copy_handed(call, at.weight, s.expert_weight, pairs_bytes));
     SW_TRY(copy_handed(call, at.offset, s.expert_offset, (model->config.experts + 1) * number_bytes));

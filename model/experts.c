@@ -16,6 +16,8 @@
 #include "core/size.h"
 #include "model/model_private.h"
 
+#include <assert.h>
+
 int64_t sw_experts_pairs(const struct sw_model *model) {
     return model->rows * model->config.chosen_experts;
 }
@@ -98,6 +100,18 @@ static sw_status prepare_unit(struct sw_model *model, int64_t unit, enum sw_expe
         }
     }
     return SW_OK;
+}
+
+bool sw_experts_have_loss(const struct sw_model *model) {
+    return sw_experts_tally(model) > 0 && (model->shape.router_aux_loss != 0.0 || model->shape.router_z_loss != 0.0);
+}
+
+/* The losses of the router, behind the rows of each expert of each layer. */
+enum { ROUTER_LOSSES = 2 };
+
+int64_t sw_experts_tally(const struct sw_model *model) {
+    const bool trains = model->config.experts > 0 && !model->shape.forward_only;
+    return trains ? model->config.layers * model->config.experts + ROUTER_LOSSES : 0;
 }
 
 static sw_status prepare_router(struct sw_model *model) {
@@ -207,6 +221,30 @@ sw_status sw_experts_route(const struct sw_model *model, const struct sw_unit_ca
                               .offset = s->expert_offset, .source = s->expert_source, .place = s->expert_place);
 }
 
+/* Returns the rows of a micro-batch that all layers send to each expert; NULL: the router has no loss. */
+static double *router_counts(const struct sw_model *model, const struct sw_unit_call *call) {
+    const int64_t at = call->micro * model->config.experts * (int64_t)sizeof(double);
+    return sw_experts_have_loss(model) ? area_at(call->work, model->work.router_counts + at) : NULL;
+}
+
+sw_status sw_experts_count(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
+    const struct work_layout *w = &model->work;
+    const int64_t experts = model->config.experts, layers = model->config.layers;
+    const int64_t layer = sw_tile_of(&model->cut, call->unit).layer, double_bytes = (int64_t)sizeof(double);
+    const bool has_loss = sw_experts_have_loss(model);
+    if (call->draw == 0)
+        return SW_OK;
+    assert(!has_loss || call->micro < model->shape.micro_batches);
+    double *all = area_at(call->work, w->tally), *counts = router_counts(model, call);
+    double *sums = has_loss ? area_at(call->work, w->router_sums + call->micro * (experts + 1) * double_bytes) : NULL;
+    return sw_tally_routing(call->stream, .type = model->shape.type, .shape = &model->routing, .layers = layers,
+                            .first_layer = layer == 0, .last_layer = layer + 1 == layers,
+                            .first_micro = call->micro == 0, .logits = s->router_logits, .offset = s->expert_offset,
+                            .routed = all + layer * experts, .count = counts, .sum = sums,
+                            .losses = has_loss ? all + layers * experts : NULL,
+                            .scratch = has_loss ? area_at(call->work, w->tally_scratch) : NULL);
+}
+
 sw_status sw_experts_up(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                         const struct saved *s) {
     SW_TRY(sw_experts_route(model, call, n, s));
@@ -233,6 +271,7 @@ sw_status sw_experts_forward(const struct sw_model *model, const struct sw_unit_
                              const void *addend, const struct saved *s) {
     void *results;
     SW_TRY(sw_experts_up(model, call, n, s));
+    SW_TRY(sw_experts_count(model, call, s));
     SW_TRY(sw_experts_results(model, call, s, &results));
     return add_rows(model, call, s, false, results, addend, call->out);
 }
@@ -264,13 +303,19 @@ static sw_status down_weight_gradient(const struct sw_model *model, const struct
 }
 
 /* Goes from the gradient at the weights to that at the router's logits, and to the router's part of the gradient at the
- * normalised input. */
+ * normalised input. The router's own losses are means over the rows of all layers, and the balance is a product of two
+ * such means. In a tensor group, whose ranks' parts are added up, the first rank has the gradients of these losses. */
 static sw_status router_input_gradient(const struct sw_model *model, const struct sw_unit_call *call,
                                        const struct saved *s, const float *weight_grad, void *logits_grad, void *dn) {
     const void *matrix = tensor_at(model, call, sw_block_tensor_in(model, call->unit, ROUTER));
+    const bool adds_losses = sw_experts_have_loss(model) && call->draw > 0 && model->cut.rank == 0;
+    const double rows = (double)model->rows * (double)model->config.layers;
+    const double of_rows = adds_losses ? call->micro_scale / rows : 0.0;
+    const double balance = model->shape.router_aux_loss * of_rows * (double)model->config.experts / rows;
     SW_TRY(sw_route_backward(call->stream, .type = model->shape.type, .shape = &model->routing,
                              .logits = s->router_logits, .expert = s->expert_chosen, .d_weight = weight_grad,
-                             .d_logits = logits_grad));
+                             .d_logits = logits_grad, .count = adds_losses ? router_counts(model, call) : NULL,
+                             .balance = balance, .z = model->shape.router_z_loss * of_rows));
     return sw_gemm(call->stream, &model->router.input_gradient, logits_grad, matrix, NULL, dn,
                    area_at(call->work, model->work.scratch));
 }

@@ -521,6 +521,7 @@ struct sw_model_bytes sw_model_bytes(const struct sw_model *model) {
     return (struct sw_model_bytes){
         .token = sw_reference_offset(model) + (has_pairs ? model->shape.batch * (int64_t)sizeof(double) : 0),
         .pair_sequences = has_pairs ? model->shape.batch : 0,
+        .tally = sw_experts_tally(model),
         .cost = model->cost,
         .work = sw_max_i64(model->work.bytes, model->of_one == NULL ? 0 : model->of_one->work.bytes),
         .gathered = model->config.tied_embeddings || model->cut.ranks > 1 ? 0 : sw_gathered_layout(model).bytes,
@@ -534,9 +535,20 @@ struct sw_model_bytes sw_model_bytes(const struct sw_model *model) {
 static sw_status begin(void *context, struct sw_stream *stream, void *work) {
     const struct sw_model *model = context;
     const int64_t bytes = sw_most_keys(model) * model->config.head_dim * (int64_t)sizeof *model->rotation;
+    if (sw_experts_tally(model) > 0)
+        SW_TRY(sw_zero(stream, area_at(work, model->work.tally), sw_experts_tally(model) * (int64_t)sizeof(double)));
     return model->rotation == NULL
                ? SW_OK
                : sw_copy_to_device(stream, area_at(work, model->work.rotation), model->rotation, bytes);
+}
+
+struct sw_model_tally sw_model_tally(const struct sw_model *model, const double *tally) {
+    const double *losses = tally + model->config.layers * model->config.experts;
+    return (struct sw_model_tally){.layers = model->config.layers,
+                                   .experts = model->config.experts,
+                                   .routed = tally,
+                                   .aux_loss = losses[0],
+                                   .z_loss = losses[1]};
 }
 
 struct sw_tokens sw_model_tokens(const struct sw_model *model, int32_t *tokens) {
@@ -618,8 +630,12 @@ static sw_status recompute(void *context, const struct sw_unit_call *call) {
     return passes_of(model, call)->recompute(model, call);
 }
 
+/* Each micro-batch hands over the sums so far, so those of the last are the step's. */
 static sw_status head(void *context, const struct sw_unit_call *call) {
     struct sw_model *model = context;
+    if (call->tally != NULL)
+        SW_TRY(sw_copy_to_host(call->stream, call->tally, area_at(call->work, model->work.tally),
+                               sw_experts_tally(model) * (int64_t)sizeof *call->tally));
     return model->cut.ranks > 1 ? rank_head_train(model, call) : sw_head_train(model, call);
 }
 

@@ -37,6 +37,10 @@ struct sw_model_shape {
     /* β of direct preference optimization (sw_preference in kernels/ops.h). The sequences of a micro-batch are pairs
      * then, chosen before rejected, so `batch` is even. 0: the loss is that of each token. */
     double dpo_beta;
+    /* Factors of the router's losses, with experts (sw_tally_routing in kernels/ops.h); 0: the loss is not there. Where
+     * one is not 0, `micro_batches` is the most that a step has. */
+    double router_aux_loss, router_z_loss;
+    int64_t micro_batches;
     struct sw_tuning tuning; /* what is trained (freeze.h); its texts are borrowed until the model is made */
 };
 
@@ -91,6 +95,7 @@ double *sw_model_reference(const struct sw_model *model, int32_t *tokens);
 struct sw_model_bytes {
     int64_t token, work;
     int64_t pair_sequences;          /* sequences of a micro-batch of pairs; 0: they are no pairs */
+    int64_t tally;                   /* doubles (sw_model_tally); 0: the model keeps none */
     int64_t gathered;                /* only rows of the embedding; 0: the whole table is needed, because it is tied */
     const struct sw_unit_cost *cost; /* one entry per unit */
     /* For tensor groups: the gradient at the result of a block's first product (0: blocks are in tiles), one rank's
@@ -98,6 +103,15 @@ struct sw_model_bytes {
     int64_t product, softmax, rows;
 };
 struct sw_model_bytes sw_model_bytes(const struct sw_model *model);
+
+/* The tally of a training step with experts, in doubles: for each layer the rows that went to each of its experts; then
+ * the balance and the z-loss, summed over micro-batches, or 0 where they are not there. */
+struct sw_model_tally {
+    int64_t layers, experts;
+    const double *routed; /* [layers, experts] */
+    double aux_loss, z_loss;
+};
+struct sw_model_tally sw_model_tally(const struct sw_model *model, const double *tally);
 
 /* A matrix product of training: its shape, and how often the whole model runs it for one micro-batch, without
  * recomputation. */

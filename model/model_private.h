@@ -80,6 +80,9 @@ struct work_layout {
     int64_t own_qkv, own_qkv_bias, own_qkv_acc, own_qkv_bias_acc;
     int64_t matrix;   /* one unpacked matrix, if weights are stored in 8 bits or a base is quantized */
     int64_t rotation; /* the table of rotary positions */
+    /* With experts, in training: the tally, and the scratch of its op. With losses of the router, for each micro-batch
+     * of a step: the rows that all layers send to each expert, and the sums of their probabilities. */
+    int64_t tally, tally_scratch, router_counts, router_sums;
     int64_t scratch;  /* memory for matrix products and attention */
     int64_t unwanted; /* if tensors are frozen: receives the gradients of a norm that has none, fp32 */
     int64_t norm_out, norm_mean, norm_rstd, norm_grad; /* head: rows × hidden, or rows */
@@ -449,6 +452,13 @@ sw_status sw_experts_router_backward(const struct sw_model *model, const struct 
 /* Returns the places of the pairs of a unit's experts. */
 struct sw_row_run sw_experts_places(const struct sw_model *model, const struct sw_unit_call *call,
                                     const struct saved *s);
+/* Adds the layer's routing to the tally. Only the forward pass of training does it, so that a routing that is computed
+ * again is not counted again. */
+sw_status sw_experts_count(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s);
+/* Returns the doubles of a step's tally; 0: the model keeps none. */
+int64_t sw_experts_tally(const struct sw_model *model);
+/* Tells whether the router has a loss of its own. */
+bool sw_experts_have_loss(const struct sw_model *model);
 
 /* Tells whether a block's backward pass leaves the gradients of its products' weights to calls of their own. */
 bool sw_model_splits_backward(const struct sw_model *model);

@@ -312,6 +312,16 @@ static void lay_work(struct sw_model *model) {
     w->scratch = place(&w->bytes, sw_round_up(model->scratch_bytes, SW_BUFFER_ALIGN_BYTES));
     if (sw_tuning_freezes(&model->shape.tuning))
         w->unwanted = place(&w->bytes, sw_max_i64(c->hidden, c->heads * c->head_dim) * (int64_t)sizeof(float));
+    /* The tally stays valid, too, from the forward passes of a micro-batch to its backward passes and to the head. */
+    if (sw_experts_tally(model) > 0) {
+        const int64_t double_bytes = (int64_t)sizeof(double), micros = model->shape.micro_batches;
+        w->tally = place(&w->bytes, sw_experts_tally(model) * double_bytes);
+        if (sw_experts_have_loss(model)) {
+            w->router_counts = place(&w->bytes, micros * c->experts * double_bytes);
+            w->router_sums = place(&w->bytes, micros * (c->experts + 1) * double_bytes);
+            w->tally_scratch = place(&w->bytes, sw_tally_scratch_bytes(&model->routing));
+        }
+    }
     int64_t block = w->bytes, head = w->bytes;
     const int64_t pairs = sw_experts_pairs(model);
     const struct widths *wide = &model->widths;

@@ -635,12 +635,31 @@ static void resolve_lr(struct sw_settings *s) {
         s->lr = s->init ? AUTO_LR_RANDOM : s->tuning.lora.rank > 0 ? AUTO_LR_ADAPTERS : AUTO_LR_LOADED;
 }
 
+/* Refuses losses of routers where there are none. */
+static sw_status resolve_router(struct sw_settings *s, const struct sw_model_config *config) {
+    const bool is_open = s->router_aux_loss == (double)SW_OPTION_AUTO;
+    if (is_open)
+        s->router_aux_loss = config->balances_experts ? config->router_aux_loss : 0.0;
+    const bool has_loss = s->router_aux_loss != 0.0 || s->router_z_loss != 0.0;
+    if (has_loss && config->experts == 0)
+        return sw_fail(SW_ERR_ARG,
+                       "--router-aux-loss and --router-z-loss are for mixtures of experts, and a %s model has no "
+                       "router; leave them out",
+                       config->family);
+    if (has_loss && s->dpo)
+        return sw_fail(SW_ERR_UNSUPPORTED, "--dpo has no losses of routers%s; %s",
+                       is_open ? ", and config.json asks for one by 'output_router_logits'" : "",
+                       is_open ? "give --router-aux-loss 0" : "leave out --router-aux-loss and --router-z-loss");
+    return SW_OK;
+}
+
 sw_status sw_settings_resolve(struct sw_settings *s, const struct sw_model_config *config,
                               const struct sw_device_info *device) {
     if (s->tensor == SW_OPTION_AUTO && sw_settings_ranks(s) == 1)
         s->tensor = 1;
     SW_TRY(check_frozen(s, config));
     resolve_lr(s);
+    SW_TRY(resolve_router(s, config));
     resolve_shape(s, config);
     if (s->regrouped)
         fit_micro_batch(s);

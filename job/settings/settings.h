@@ -54,6 +54,7 @@ struct sw_settings {
     int schedule;                /* sw_schedule_kind */
     bool min_lr_at_last;         /* not a flag: the last step has min_lr, as run.json of older runs says (schedule.h) */
     struct sw_option_list no_decay, lr_scale; /* patterns for tensors' names; those of lr_scale end in =FACTOR */
+    double router_aux_loss, router_z_loss;    /* factors of the losses that a mixture of experts has for its routers */
     double weight_decay, beta1, beta2, eps, clip;
     int optimizer_state; /* sw_optimizer_format of the moments */
     int rounding;        /* SW_OPTION_ROUNDING_..., of narrow moments */

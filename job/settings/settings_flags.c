@@ -177,6 +177,13 @@ static const struct sw_option options[] = {
     {.name = "--lr-scale", LIST(lr_scale), .commands = RUNS, .group = LEARNING, .value = "PATTERN=FACTOR",
      .what = "factor on the learning rate for tensors whose names match, such as '*wte.weight=0.1'; repeat for "
              "several: the last match counts"},
+    {.name = "--router-aux-loss", REAL(router_aux_loss), .commands = SHAPES, .group = LEARNING, .initial = "auto",
+     .value = "X", .real_min = 0, .real_max = 1e3, .allow_auto = true,
+     .what = "for a mixture of experts: factor of the loss that balances the tokens of the experts; auto: "
+             "router_aux_loss_coef of config.json if its output_router_logits is true, else 0"},
+    {.name = "--router-z-loss", REAL(router_z_loss), .commands = SHAPES, .group = LEARNING, .initial = "0",
+     .value = "X", .real_min = 0, .real_max = 1e3,
+     .what = "for a mixture of experts: factor of the loss that keeps the routers' logits small"},
     {.name = "--clip", REAL(clip), .commands = TRAIN, .group = LEARNING, .initial = "1", .value = "NORM", .real_min = 0,
      .real_max = 1e30, .what = "scale gradients down whose norm is larger than this; 0: no clipping"},
     {.name = "--beta1", REAL(beta1), .commands = TRAIN, .group = LEARNING, .initial = "0.9", .value = "X",

@@ -57,6 +57,8 @@ struct sw_model_config {
     int64_t experts, chosen_experts;
     int64_t expert_ffn;     /* width of an expert's inner layer */
     bool normalises_chosen; /* the weights of the chosen experts are divided by their sum */
+    bool balances_experts;  /* output_router_logits: training adds the loss that balances the experts' load */
+    double router_aux_loss; /* router_aux_loss_coef: the factor of that loss */
     /* Neighbouring experts that are a unit of the plan, a divisor of `experts`; 0: a block is one unit. It says how a
      * run keeps the model, so files do not have it. */
     int64_t expert_group;

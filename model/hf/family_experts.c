@@ -10,6 +10,11 @@ static const double MIXTRAL_THETA = 1e6;
 #define EXPERTS_FIELD(field) .name = (field), INTO(experts), WHOLE(SW_MOST_EXPERTS)
 #define CHOSEN_FIELD                                                                                                   \
     { .name = "num_experts_per_tok", INTO(chosen_experts), WHOLE(SW_MOST_CHOSEN) }
+/* output_router_logits adds the loss that balances the experts' load. */
+#define BALANCE_FIELDS                                                                                                 \
+    {.name = "output_router_logits", INTO(balances_experts), FLAG}, {                                                  \
+        .name = "router_aux_loss_coef", INTO(router_aux_loss), .kind = SW_FIELD_REAL, .real_min = 0, .real_max = 1e3   \
+    }
 #define NORMALISED_FIELD                                                                                               \
     { .name = "norm_topk_prob", INTO(normalises_chosen), FLAG }
 static const struct sw_config_field mixtral_fields[] = {
@@ -18,6 +23,7 @@ static const struct sw_config_field mixtral_fields[] = {
     {EXPERTS_FIELD("num_local_experts")},
     {EXPERTS_FIELD("num_experts"), .read_only = true},
     CHOSEN_FIELD,
+    BALANCE_FIELDS,
     {0},
 };
 static const struct sw_config_field qwen3_moe_fields[] = {
@@ -27,6 +33,7 @@ static const struct sw_config_field qwen3_moe_fields[] = {
     {EXPERTS_FIELD("num_local_experts"), .read_only = true},
     {EXPERTS_FIELD("num_experts")},
     CHOSEN_FIELD,
+    BALANCE_FIELDS,
     NORMALISED_FIELD,
     {0},
 };
@@ -37,15 +44,13 @@ static const struct sw_config_field olmoe_fields[] = {
     {EXPERTS_FIELD("num_local_experts"), .read_only = true},
     {EXPERTS_FIELD("num_experts")},
     CHOSEN_FIELD,
+    BALANCE_FIELDS,
     NORMALISED_FIELD,
     {0},
 };
 
-/* output_router_logits adds a loss that balances the load of the experts, whose factor alone has no effect. */
 #define EXPERTS_FIXED                                                                                                  \
-    {"output_router_logits", SW_ONLY_FALSE}, {                                                                         \
-        "router_jitter_noise", SW_ONLY_ZERO                                                                            \
-    }
+    { "router_jitter_noise", SW_ONLY_ZERO }
 static const struct sw_config_fixed mixtral_fixed[] = {SHARED_FIXED, NO_OWN_CODE, EXPERTS_FIXED, {0}};
 static const struct sw_config_fixed qwen3_moe_fixed[] = {
     SHARED_FIXED,
@@ -61,11 +66,9 @@ static const struct sw_config_fixed olmoe_fixed[] = {
 
 static const char *const special[] = {ROPE_NAMES, NULL};
 static const char *const mixtral_special[] = {ROPE_NAMES, "sliding_window", NULL};
-#define BALANCE "router_aux_loss_coef"
-static const char *const experts_harmless[] = {"pretraining_tp", BALANCE, NULL};
+static const char *const experts_harmless[] = {"pretraining_tp", NULL};
 /* No layer has the dense MLP that intermediate_size describes, and none slides. */
-static const char *const qwen3_moe_harmless[] = {BALANCE, "intermediate_size", "sliding_window", "max_window_layers",
-                                                 NULL};
+static const char *const qwen3_moe_harmless[] = {"intermediate_size", "sliding_window", "max_window_layers", NULL};
 
 /* Checks what the router chooses, and reads everything else as for Llama. */
 static sw_status derive_experts(const struct sw_family *family, const json_t *root, const char *origin,
@@ -114,7 +117,8 @@ const struct sw_family sw_mixtral_family = {
                  .norm_epsilon = 1e-5,
                  .experts = 8,
                  .chosen_experts = 2,
-                 .normalises_chosen = true},
+                 .normalises_chosen = true,
+                 .router_aux_loss = 0.001},
     .absent_kv_heads = SW_MISTRAL_KV_HEADS,
     .absent_theta = MIXTRAL_THETA,
     .fields = mixtral_fields,
@@ -137,7 +141,8 @@ const struct sw_family sw_qwen3_moe_family = {
                  .qk_norm = true,
                  .experts = 128,
                  .chosen_experts = 8,
-                 .expert_ffn = 768},
+                 .expert_ffn = 768,
+                 .router_aux_loss = 0.001},
     .absent_kv_heads = QWEN3_MOE_KV_HEADS,
     .fields = qwen3_moe_fields,
     .activation_field = "hidden_act",
@@ -160,7 +165,8 @@ const struct sw_family sw_olmoe_family = {
                  .qk_norm = true,
                  .joint_qk_norm = true,
                  .experts = 64,
-                 .chosen_experts = 8},
+                 .chosen_experts = 8,
+                 .router_aux_loss = 0.01},
     .fields = olmoe_fields,
     .activation_field = "hidden_act",
     .activations = sw_gated_activations,

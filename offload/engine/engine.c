@@ -18,13 +18,17 @@ enum { SETUP_MORE = SW_OPTIMIZER_VECTORS };
 static sw_status take_memory(struct sw_engine *engine) {
     struct sw_device *device = engine->spec.device;
     const int64_t *bytes = engine->plan->tier_bytes;
-    const int64_t losses = engine->plan->spec.micro_batches * sw_plan_losses(engine->plan);
+    const int64_t tally = engine->plan->spec.tally;
+    const int64_t losses = engine->plan->spec.micro_batches * sw_plan_losses(engine->plan) + 2 * tally;
     SW_TRY(sw_memory_open(device, "device", SW_MEMORY_DEVICE, bytes[SW_DEVICE], &engine->memory[SW_DEVICE]));
     SW_TRY(sw_memory_open(device, "host", SW_MEMORY_HOST, bytes[SW_HOST], &engine->memory[SW_HOST]));
     SW_TRY(sw_memory_open(device, "losses", SW_MEMORY_HOST, SW_ENGINE_STEPS_AHEAD * losses * (int64_t)sizeof(double),
                           &engine->losses));
-    for (int c = 0; c < SW_ENGINE_STEPS_AHEAD; c++)
-        engine->context[c].loss = (double *)sw_memory_base(engine->losses) + c * losses;
+    for (int c = 0; c < SW_ENGINE_STEPS_AHEAD; c++) {
+        engine->context[c].tally = (double *)sw_memory_base(engine->losses) + c * losses;
+        engine->context[c].shared_tally = engine->context[c].tally + tally;
+        engine->context[c].loss = engine->context[c].shared_tally + tally;
+    }
     return SW_OK;
 }
 
@@ -231,10 +235,16 @@ static sw_status begin(struct sw_engine *engine, sw_program_kind kind, bool spec
     if (!steady)
         SW_TRY(change_program(engine, program));
     struct step_context *context = &engine->context[engine->begun % SW_ENGINE_STEPS_AHEAD];
-    double *loss = context->loss;
+    double *loss = context->loss, *tally = context->tally, *shared_tally = context->shared_tally;
     memset(loss, 0, (size_t)(engine->plan->spec.micro_batches * sw_plan_losses(engine->plan)) * sizeof *loss);
-    *context = (struct step_context){
-        .input = *input, .loss = loss, .begun_ns = sw_now_ns(), .speculates = speculates, .steady = steady};
+    memset(tally, 0, (size_t)engine->plan->spec.tally * sizeof *tally);
+    *context = (struct step_context){.input = *input,
+                                     .loss = loss,
+                                     .tally = tally,
+                                     .shared_tally = shared_tally,
+                                     .begun_ns = sw_now_ns(),
+                                     .speculates = speculates,
+                                     .steady = steady};
     context->result.step = input->step;
     if (may_trace(engine, kind, input->step))
         context->times = sw_trace_begin(engine->trace, kind, input->step, context->begun_ns);
@@ -318,6 +328,12 @@ const double *sw_engine_sequence_losses(const struct sw_engine *engine, int64_t 
     assert(engine->waited > 0 && engine->plan->spec.pair_sequences > 0);
     return engine->context[(engine->waited - 1) % SW_ENGINE_STEPS_AHEAD].loss +
            micro * engine->plan->spec.pair_sequences;
+}
+
+const double *sw_engine_tally(const struct sw_engine *engine) {
+    assert(engine->waited > 0 && engine->plan->spec.tally > 0);
+    const struct step_context *context = &engine->context[(engine->waited - 1) % SW_ENGINE_STEPS_AHEAD];
+    return sw_plan_job_ranks(engine->plan) > 1 ? context->shared_tally : context->tally;
 }
 
 sw_status sw_engine_settle(struct sw_engine *engine) {

@@ -50,12 +50,17 @@ struct sw_unit_call {
                               * the unit is frozen; table_acc NULL: the tied table is frozen */
     void *work;              /* scratch of the compute lane */
     float loss_scale;        /* factor of every token's loss in the gradient */
-    double *loss;            /* out, host memory: the sum of the micro-batch's unscaled token losses, or one sum per
-                              * sequence if the plan has pair_sequences */
-    int64_t row;             /* logits: the row of the micro-batch */
-    int64_t past, count;     /* logits: tokens of earlier passes, and of this pass; count 0: a whole micro-batch */
-    void *cache;             /* logits: the unit's KV cache; NULL: the plan keeps none */
-    float *logits;           /* logits: receives [vocab], host memory */
+    /* Factor in the gradient of a loss that a micro-batch has as a whole; the step's is the mean over the micro-batches
+     * of all ranks. */
+    double micro_scale;
+    double *loss;  /* out, host memory: the sum of the micro-batch's unscaled token losses, or one sum per
+                    * sequence if the plan has pair_sequences */
+    double *tally; /* out, host memory: what the model has summed over the step's micro-batches so far, from the head;
+                    * NULL: the plan has no tally, or this is not a training step */
+    int64_t row;   /* logits: the row of the micro-batch */
+    int64_t past, count; /* logits: tokens of earlier passes, and of this pass; count 0: a whole micro-batch */
+    void *cache;         /* logits: the unit's KV cache; NULL: the plan keeps none */
+    float *logits;       /* logits: receives [vocab], host memory */
 };
 
 typedef sw_status (*sw_unit_function)(void *context, const struct sw_unit_call *call);
@@ -235,6 +240,10 @@ sw_status sw_engine_wait(struct sw_engine *engine, struct sw_step_result *out);
 /* Returns one loss per sequence of a micro-batch, of the step that sw_engine_wait returned last. The plan has
  * pair_sequences. Valid until the next sw_engine_begin. */
 const double *sw_engine_sequence_losses(const struct sw_engine *engine, int64_t micro);
+
+/* Returns the sums over all micro-batches and ranks that the model kept in the step that sw_engine_wait returned last;
+ * the plan has a tally. Valid until the next sw_engine_begin. */
+const double *sw_engine_tally(const struct sw_engine *engine);
 
 /* Tells whether a lane has failed, so that only sw_engine_close is left. */
 bool sw_engine_has_failed(struct sw_engine *engine);

@@ -22,6 +22,7 @@ struct step_context {
     bool steady;                      /* the step before ran the same program */
     double *loss;                     /* what the head writes, sw_plan_losses per micro-batch; lies in engine->losses */
     double shared_sums[SW_PAIR_SUMS]; /* sums over all ranks, where there are several */
+    double *tally, *shared_tally;     /* this rank's, and all ranks' where there are several; lie in engine->losses */
     struct sw_op_times *times;        /* one entry per op; NULL: not traced */
     struct sw_step_result result;
 };
@@ -58,7 +59,7 @@ struct sw_engine {
     struct sw_engine_spec spec;
     const struct sw_plan *plan;
     struct sw_memory *memory[SW_NVME]; /* device, host */
-    struct sw_memory *losses;          /* host: losses of each micro-batch of the steps in flight */
+    struct sw_memory *losses;          /* host: losses of each micro-batch of the steps in flight, and their tallies */
     struct sw_trace *trace;            /* NULL: no trace is kept */
 
     pthread_mutex_t mutex;       /* guards the fields down to the blank line */

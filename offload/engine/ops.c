@@ -82,7 +82,10 @@ static sw_status run_unit(const struct op_run *run) {
         .table_acc = sw_engine_operand(engine, op, SW_ROLE_TABLE_ACC),
         .work = sw_engine_operand(engine, op, SW_ROLE_WORK),
         .loss_scale = (float)(engine->loss_scale.scale / (double)sw_max_i64(1, context->input.loss_tokens)),
+        .micro_scale = engine->loss_scale.scale /
+                       (double)(engine->plan->spec.micro_batches * sw_max_i64(1, engine->plan->spec.ranks)),
         .loss = &context->loss[op->micro * sw_plan_losses(engine->plan)],
+        .tally = context->input.kind == SW_STEP_TRAIN && engine->plan->spec.tally > 0 ? context->tally : NULL,
         .row = context->input.row,
         .past = context->input.past,
         .count = context->input.count,
@@ -514,22 +517,27 @@ static sw_status run_exchange_summary(const struct op_run *run) {
     const int64_t bytes = sw_plan_summary_bytes(plan, sums), doubles = bytes / (int64_t)sizeof(double);
     double *records = sw_engine_piece(engine, sw_plan_buffer(plan, SW_BUFFER_SUMMARIES), 0),
            *mine = records + sw_plan_job_rank(plan) * doubles, own[SW_PAIR_SUMS];
-    /* The other sums of pairs come last in a record. */
+    /* The tally and the other sums of pairs come last in a record. */
     const int64_t others = doubles - (plan->spec.pair_sequences > 0 ? SW_PAIR_SUMS - 1 : 0);
+    const int64_t tally = others - plan->spec.tally;
     sw_engine_own_sums(engine, context, own);
     mine[SW_SUMMARY_LOSS] = own[SW_PAIR_LOSS];
     memcpy(mine + others, own + 1, (size_t)(doubles - others) * sizeof *mine);
+    memcpy(mine + tally, context->tally, (size_t)(others - tally) * sizeof *mine);
     mine[SW_SUMMARY_REQUESTS] = (double)atomic_load(&engine->requests);
     if (sums)
         note_sums(engine, op, mine + SW_SUMMARY_SQUARE_SUMS);
     SW_TRY(sw_comm_share_records(engine->spec.comm, sw_op_name(op->kind), records, bytes));
     unsigned requests = 0;
     memset(context->shared_sums, 0, sizeof context->shared_sums);
+    memset(context->shared_tally, 0, (size_t)(others - tally) * sizeof *mine);
     for (int rank = 0; rank < sw_plan_job_ranks(plan); rank++) {
         const double *record = records + rank * doubles;
         /* The ranks of a tensor group have the same losses. */
         const bool counts = rank % sw_plan_tensor_ranks(plan) == 0;
         context->shared_sums[SW_PAIR_LOSS] += counts ? record[SW_SUMMARY_LOSS] : 0.0;
+        for (int64_t i = tally; counts && i < others; i++)
+            context->shared_tally[i - tally] += record[i];
         for (int64_t i = others; counts && i < doubles; i++)
             context->shared_sums[1 + i - others] += record[i];
         requests |= (unsigned)record[SW_SUMMARY_REQUESTS];

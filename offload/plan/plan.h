@@ -234,6 +234,7 @@ struct sw_plan_spec {
     int64_t group;          /* micro-batches that go through a unit before the next unit; all of them: by layer */
     int64_t token_bytes;    /* inputs, targets and masks of one micro-batch */
     int64_t pair_sequences; /* sequences of a micro-batch of pairs, each with a loss of its own; 0: they are no pairs */
+    int64_t tally; /* doubles that the head hands to the host, sums over a step's micro-batches (sw_engine_tally) */
     const struct sw_unit_cost *cost; /* one entry per unit */
     int64_t work_bytes;              /* scratch of the compute lane */
     /* Bytes of the embedding's rows that one micro-batch's tokens name, gathered on the host; 0: the model cannot
@@ -495,8 +496,8 @@ enum { SW_PAIR_LOSS, SW_PAIR_CHOSEN, SW_PAIR_REJECTED, SW_PAIR_RIGHT, SW_PAIR_SU
 int64_t sw_plan_losses(const struct sw_plan *plan);
 
 /* The summary of a step that ranks exchange, in doubles: its losses, its requests and, unit by unit, the sums of
- * squares of its shard; then, in a plan for pairs, their sums but the first. sw_plan_summary_bytes returns the bytes of
- * it, with the sums of squares or without. */
+ * squares of its shard; then the tally, and in a plan for pairs their sums but the first. sw_plan_summary_bytes returns
+ * the bytes of it, with the sums of squares or without. */
 enum { SW_SUMMARY_LOSS, SW_SUMMARY_REQUESTS, SW_SUMMARY_SQUARE_SUMS };
 int64_t sw_plan_summary_bytes(const struct sw_plan *plan, bool sums);
 

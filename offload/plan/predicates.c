@@ -615,6 +615,7 @@ int64_t sw_plan_summary_bytes(const struct sw_plan *plan, bool sums) {
     int64_t doubles = SW_SUMMARY_SQUARE_SUMS;
     for (int64_t u = 0; sums && u < plan->spec.units->count; u++)
         doubles += sw_shard_most_grains(sw_plan_trained_grains(plan, u), sw_plan_ranks(plan));
+    doubles += plan->spec.tally;
     doubles += plan->spec.pair_sequences > 0 ? SW_PAIR_SUMS - 1 : 0;
     return doubles * (int64_t)sizeof(double);
 }

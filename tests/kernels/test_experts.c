@@ -403,9 +403,9 @@ static void check_tally(struct pair *pair, sw_dtype type, const struct sw_routin
 
 static void check_tallies(struct pair *pair) {
     for (size_t size = 0; size < sizeof routes / sizeof routes[0]; size++)
-        for (int kind = 0; kind < ROUTINGS && routes[size].rows > 0; kind++) {
-            const struct sw_routing s = routing_of(size, kind);
-            check_tally(pair, test_types[(size + (size_t)kind) % TEST_TYPES], &s);
+        if (routes[size].rows > 0) {
+            const struct sw_routing s = routing_of(size, (int)size % ROUTINGS);
+            check_tally(pair, test_types[size % TEST_TYPES], &s);
         }
 }
 

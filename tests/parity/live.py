@@ -70,6 +70,15 @@ class Judge:
         return all([self.is_good(*key) for key in self.stages])
 
 
+def balances(config):
+    return getattr(config, "output_router_logits", False)
+
+
+def micro_batch(config):
+    """The balancing loss of a micro-batch depends on which sequences it has, and their order is free."""
+    return WINDOWS if balances(config) else MICRO_BATCH
+
+
 def make_model(config, seed, folder):
     generator = torch.Generator().manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
@@ -133,14 +142,17 @@ class Torch:
             return self.model(input_ids=tokens[:MICRO_BATCH, :-1], use_cache=False).logits.double()
 
     def gradients(self, tokens):
-        total, parts = 0.0, tokens.split(MICRO_BATCH)
+        total, parts = 0.0, tokens.split(micro_batch(self.config))
         for parameter in self.master.values():
             parameter.grad = torch.zeros_like(parameter)
         for part in parts:
-            logits = self.model(input_ids=part[:, :-1], use_cache=False).logits.to(self.master_type)
+            result = self.model(input_ids=part[:, :-1], use_cache=False)
+            logits = result.logits.to(self.master_type)
             loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), part[:, 1:].flatten())
+            # The balancing loss is no part of the loss that spillway reports.
+            balance = result.aux_loss if balances(self.config) else None
             self.model.zero_grad()
-            (loss / len(parts)).backward()
+            ((loss if balance is None else loss + self.config.router_aux_loss_coef * balance) / len(parts)).backward()
             for name, parameter in self.master.items():
                 parameter.grad += self.compute[name].grad.to(self.master_type)
             total += loss.item() / len(parts)
@@ -171,7 +183,7 @@ def spillway(program, *arguments):
 
 def train(arguments, folder, data, run, steps, *more):
     spillway(arguments.spillway, "train", "--model", folder, "--data", data, "--run", run, "--steps", steps, "--seq",
-             arguments.seq, "--micro-batch", MICRO_BATCH, "--batch-tokens", WINDOWS * arguments.seq, "--schedule",
+             arguments.seq, "--micro-batch", micro_batch(arguments.model_config), "--batch-tokens", WINDOWS * arguments.seq, "--schedule",
              "constant", "--warmup", 0, "--precision", arguments.precision, "--beta1", BETAS[0], "--beta2", BETAS[1],
              *more)
     spillway(arguments.spillway, "export", run, run.with_suffix(".out"))
@@ -270,6 +282,7 @@ def main():
     transformers.utils.logging.disable_progress_bar()
     seeds = arguments.seeds or (4 if arguments.precision == "bf16" else 1)
     config, judge = transformers.AutoConfig.from_pretrained(arguments.config), Judge(arguments.precision)
+    arguments.model_config = config
     for seed in range(arguments.seed, arguments.seed + seeds):
         compare_seed(judge, arguments, config, seed)
     sys.exit(0 if judge.all_are_good() else 1)
