@@ -162,6 +162,7 @@ static bool parse_value(struct parser *p, struct word group, struct word name, i
             return parse_text(p, depth == 1 && is_word(name, "time"));
         const bool is_object = *p->at++ == '{';
         p->line->is_sample |= depth == 1 && is_word(name, "sample");
+        p->line->is_load |= depth == 1 && is_word(name, "expert_tokens");
         if (!is_object)
             return parse_items(p, depth + 1);
         /* The group without a name is the line itself. */
@@ -181,7 +182,7 @@ bool sw_log_line_parse(const char *text, struct sw_log_line *out) {
     for (int i = 0; i < SW_LOG_COLUMNS; i++)
         out->value[i] = NAN;
     out->time[0] = 0;
-    out->is_sample = false;
+    out->is_sample = out->is_load = false;
     if (!take(&p, '{') || !parse_members(&p, none, 1))
         return false;
     skip_space(&p);
@@ -293,6 +294,28 @@ static void samples_release(struct sw_samples *samples) {
     for (int64_t i = 0; i < samples->count; i++)
         release(&samples->sample[i]);
     samples->count = 0;
+}
+
+/* Takes the tokens of a layer's experts. Layers come in order, and the first begins a new load. A line out of order, or
+ * whose counts are no whole numbers, is left out. */
+static sw_status take_load(struct sw_expert_load *load, const char *line) {
+    json_t *root;
+    SW_TRY(sw_json_try(line, strlen(line), &root));
+    const json_int_t layer = json_integer_value(json_object_get(root, "layer"));
+    json_t *tokens = json_object_get(root, "expert_tokens");
+    bool is_readable = json_is_array(tokens) && json_is_integer(json_object_get(root, "layer"));
+    for (size_t i = 0; is_readable && i < json_array_size(tokens); i++)
+        is_readable = json_is_integer(json_array_get(tokens, i));
+    if (is_readable && layer == 0) {
+        json_decref(load->layers);
+        *load = (struct sw_expert_load){.step = json_integer_value(json_object_get(root, "step")),
+                                        .steps = json_integer_value(json_object_get(root, "expert_steps")),
+                                        .layers = json_array()};
+    }
+    const bool is_next = is_readable && layer >= 0 && (size_t)layer == json_array_size(load->layers);
+    const bool failed = is_next && json_array_append(load->layers, tokens) != 0;
+    json_decref(root);
+    return failed ? sw_fail(SW_ERR_NOMEM, "no memory for the load of experts") : SW_OK;
 }
 
 /* Far beyond SW_STEPLOG_LINE_CHARS, for long samples and the lines of later versions. */
@@ -413,6 +436,8 @@ static sw_status add_line(struct sw_curves *curves, const char *text, double cli
     }
     if (line.is_sample)
         return samples_add(&curves->samples, text);
+    if (line.is_load)
+        return take_load(&curves->load, text);
     const bool is_evaluation = !isnan(line.value[SW_LOG_VAL_LOSS]) || !isnan(line.value[SW_LOG_VAL_TOKENS]);
     if (is_evaluation)
         add_evaluation(curves, &line);
@@ -488,6 +513,7 @@ void sw_curves_free(struct sw_curves *curves) {
     if (curves == NULL)
         return;
     samples_release(&curves->samples);
+    json_decref(curves->load.layers);
     free(curves);
 }
 

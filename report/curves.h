@@ -21,6 +21,7 @@
     OF(bytes, INT, nvme_read) OF(bytes, INT, nvme_write) OF(bytes, INT, upload) OF(bytes, INT, download) \
     OF(bytes, INT, comm) \
     OF(peak, INT, device) OF(peak, INT, host) OF(peak, INT, nvme) \
+    OF(experts, REAL, load) OF(experts, INT, idle) OF(experts, REAL, aux_loss) OF(experts, REAL, z_loss) \
     OF(rewards, INT, pairs) OF(rewards, REAL, chosen) OF(rewards, REAL, rejected) OF(rewards, REAL, margin) \
     OF(rewards, REAL, accuracy)
 /* clang-format on */
@@ -47,7 +48,9 @@ enum {
     SW_LOG_BYTE_COUNT = 5,
     SW_LOG_PEAKS = SW_LOG_BYTES + SW_LOG_BYTE_COUNT,
     SW_LOG_PEAK_COUNT = 3,
-    SW_LOG_REWARDS = SW_LOG_PEAKS + SW_LOG_PEAK_COUNT, /* only with --dpo, and last in a line */
+    SW_LOG_EXPERTS = SW_LOG_PEAKS + SW_LOG_PEAK_COUNT, /* only of a mixture of experts */
+    SW_LOG_EXPERT_COUNT = 4,
+    SW_LOG_REWARDS = SW_LOG_EXPERTS + SW_LOG_EXPERT_COUNT, /* only with --dpo, and last in a line */
     SW_LOG_REWARD_COUNT = 5,
     SW_LOG_STEP_COLUMNS = SW_LOG_REWARDS + SW_LOG_REWARD_COUNT,
     SW_LOG_VAL_LOSS = SW_LOG_STEP_COLUMNS,
@@ -60,6 +63,7 @@ enum { SW_LOG_TIME_CHARS = 32 };
 struct sw_log_line {
     double value[SW_LOG_COLUMNS]; /* NaN: none, null or beyond 1e100; booleans are 0 and 1 */
     bool is_sample;               /* the line has a text that the run generated */
+    bool is_load;                 /* the line has the tokens of a layer's experts */
     char time[SW_LOG_TIME_CHARS]; /* UTC in ISO 8601, zero-terminated; empty: unknown */
 };
 
@@ -91,6 +95,12 @@ struct sw_samples {
     int64_t stride;           /* every stride-th step is kept, and the newest; 0: no sample yet */
     int64_t most_page_bytes;  /* limit of all samples in the page; set by the caller before the first is added */
     int64_t seen, unreadable; /* samples of the log; those of them that are not text */
+};
+
+/* The load of experts that a log has last: of each layer an array of the tokens of its experts, over `steps` steps. */
+struct sw_expert_load {
+    int64_t step, steps;
+    json_t *layers; /* owned; NULL: the log has none */
 };
 
 /* The most points of a curve, an even number: a chart hardly has more columns of pixels. And the number of newest steps
@@ -136,6 +146,7 @@ struct sw_curves {
     struct sw_curve_evaluation best, last_evaluation; /* step 0: none */
 
     struct sw_samples samples;
+    struct sw_expert_load load;
 };
 
 /* Bounds of what is read of a log. */

@@ -242,6 +242,8 @@ static void put_columns(FILE *to, const struct sw_curves *curves) {
     put_group(to, "lanes", curves, by_second, SW_LOG_LANES, SW_LOG_LANE_COUNT);
     put_group(to, "rates", curves, by_second, SW_LOG_BYTES, SW_LOG_BYTE_COUNT);
     put_group(to, "peaks", curves, most_of, SW_LOG_PEAKS, SW_LOG_PEAK_COUNT);
+    if (isfinite(curves->last.value[SW_LOG_EXPERTS]))
+        put_group(to, "routing", curves, mean_of, SW_LOG_EXPERTS, SW_LOG_EXPERT_COUNT);
     if (curves->last.value[SW_LOG_REWARDS] > 0.0) /* pairs: a run with --dpo */
         put_group(to, "rewards", curves, mean_of, SW_LOG_REWARDS, SW_LOG_REWARD_COUNT);
 }
@@ -304,6 +306,14 @@ static void put_totals(FILE *to, const struct sw_curves *curves) {
     put_text(to, "last_time", curves->last_time);
 }
 
+static void put_load(FILE *to, const struct sw_expert_load *load) {
+    if (load->layers == NULL)
+        return;
+    fprintf(to, "\"load\":{\"step\":%lld,\"steps\":%lld,", (long long)load->step, (long long)load->steps);
+    put_json(to, "layers", load->layers);
+    fputs("\"end\":0},", to);
+}
+
 /* Returns how much of each run fits into a page of `count` runs. */
 static struct sw_curve_spec spec_of(int count) {
     return (struct sw_curve_spec){.most_points = count <= WIDE_RUNS ? SW_CURVE_POINTS : SW_CURVE_POINTS / 2,
@@ -335,6 +345,7 @@ static sw_status put_run(FILE *to, const char *folder, int count) {
         put_start(to, run, curves);
         put_timeline(to, folder, TIMELINES_BYTES / count);
         put_samples(to, &curves->samples);
+        put_load(to, &curves->load);
         fputs("\"end\":0}", to);
     }
     sw_curves_free(curves);

@@ -212,7 +212,7 @@ const cards = () => runs.map(run => run.columns.step.length ? card(run) : emptyC
 
 // --- Charts --------------------------------------------------------------------------------------------------------
 
-const view = {axis: "step", smoothing: 0.6, log: false, picked: 0, step: 0, sampled: 0, ...readView()};
+const view = {axis: "step", smoothing: 0.6, log: false, picked: 0, step: 0, sampled: 0, loaded: 0, ...readView()};
 view.open = {...view.open};
 view.slides = {...view.slides};
 const redraws = [];
@@ -496,6 +496,12 @@ function drawCurves() {
                           keys: several}, () => comparingRuns().map(run => ({name: run.short, color: run.color, x: alongAxis(run),
                                                                            y: smooth(run.rewards.accuracy)})));
     }
+    if (runs.some(run => run.routing))
+        addChart(parent, {title: "Busiest expert", unit: "even shares of its layer's tokens", text: small, fromZero: true, keys: several},
+                 () => shownRuns().filter(run => run.routing).map(run => ({name: run.short, color: run.color, x: alongAxis(run), y: smooth(run.routing.load)})));
+    if (runs.some(run => run.routing?.aux_loss.some(known)))
+        addChart(parent, {title: "Balancing loss", unit: "1 where experts share evenly; not part of the loss", text: small, keys: several},
+                 () => shownRuns().filter(run => run.routing).map(run => ({name: run.short, color: run.color, x: alongAxis(run), y: smooth(run.routing.aux_loss)})));
     addChart(parent, {title: "Gradient norm", unit: clip.level ? `before clipping; dashed: --clip ${clip.level}` : "before clipping",
                       text: small, fromZero: true, keys: several, ...clip}, column("grad_norm", spread("grad_norm")));
     addChart(parent, {title: "Steps clipped", unit: "share", text: percent, fromZero: true, most: 1, keys: several}, clippedSeries);
@@ -753,6 +759,33 @@ function drawSamples() {
     [...samplesOf(run)].forEach(([prompt, texts], i) => addPrompt(byId("texts"), prompt, texts, `${view.sampled} ${i}`));
 }
 
+// --- Experts --------------------------------------------------------------------------------------------------------
+
+const MOST_SHARE = 2; // the share, in even shares, from which on a cell has its full colour
+
+// Each layer is a row and each expert a cell, the darker the more tokens it had.
+function drawLoad() {
+    const {step, steps, layers} = runs[view.loaded].load, wide = Math.max(...layers.map(layer => layer.length));
+    byId("loads").replaceChildren();
+    const svg = drawn("svg", {class: "loads", viewBox: `0 0 ${wide} ${layers.length}`, preserveAspectRatio: "none",
+                              style: `height: ${Math.min(24 * layers.length, 480)}px`, role: "img"}, byId("loads"));
+    let most = {share: 0}, idle = 0;
+    layers.forEach((layer, row) => {
+        const even = layer.reduce((sum, tokens) => sum + tokens, 0) / layer.length;
+        layer.forEach((tokens, expert) => {
+            const share = even > 0 ? tokens / even : 0, at = {x: expert + 0.04, y: row + 0.04, width: 0.92, height: 0.92};
+            const cell = drawn("rect", tokens > 0 ? {...at, "fill-opacity": Math.min(1, share / MOST_SHARE)} : {...at, class: "idle"}, svg);
+            drawn("title", {}, cell).textContent = `layer ${row}, expert ${expert}: ${amount(tokens)} tokens, ${digits(share, 3)} times an even share`;
+            idle += tokens === 0;
+            most = share > most.share ? {share, row, expert} : most;
+        });
+    });
+    byId("load").querySelector("p").textContent =
+        `Tokens of each expert in the last ${steps} steps up to step ${step}: a row is a layer, a cell an expert, full from ${MOST_SHARE} even shares on. ` +
+        (most.share > 0 ? `The busiest, expert ${most.expert} of layer ${most.row}, had ${digits(most.share, 3)} times an even share; ` : "") +
+        `${idle} had no tokens.`;
+}
+
 // --- Predicted and measured ----------------------------------------------------------------------------------------
 
 const PEAKS = {device: "device memory", host: "host memory", nvme: "NVMe space"};
@@ -890,6 +923,7 @@ function main() {
     bindPicker(byId("timeline"), "step", runs.filter(run => run.timeline), drawStep);
     attempt(drawPrediction);
     bindPicker(byId("samples"), "sampled", runs.filter(run => run.samples.length || run.samples_unreadable), drawSamples);
+    bindPicker(byId("load"), "loaded", runs.filter(run => run.load), drawLoad);
     drawBytes();
     attempt(drawMachine);
     drawSettings();

@@ -18,6 +18,7 @@
 #include "core/size.h"
 #include "core/status.h"
 #include "io/store/store.h"
+#include "run/expert_load.h"
 #include "run/exports.h"
 #include "run/folder/frozen.h"
 #include "run/reference.h"
@@ -199,6 +200,7 @@ struct loop {
     int64_t saved_ns;             /* time when the last save began; with several ranks, rank 0's clock decides */
     int64_t save_step; /* first step that began after that save, which answers requests made in earlier steps */
     bool save_is_due;  /* the time between saves is over, and all ranks agree */
+    struct sw_load_counts load;        /* of experts */
     bool saves[SW_ENGINE_STEPS_AHEAD]; /* indexed by step modulo the length: whether a begun step carries a save */
 };
 
@@ -733,10 +735,12 @@ static sw_status end_step(struct loop *loop, int64_t step) {
     if (loop->trainer->timeline != NULL)
         sw_timeline_file_after(loop->trainer->timeline, loop->trainer->folder, sw_engine_trace(loop->trainer->engine),
                                step);
-    const struct sw_step_record record = record_of(loop, &result);
+    struct sw_step_record record = record_of(loop, &result);
+    SW_TRY(loop_keep_failure(loop, sw_load_add(&loop->load, loop->trainer, &record)));
     const bool plain =
         sw_costs_note(&loop->trainer->costs, record.carries_save, record.seconds, record.bytes.nvme_write);
     SW_TRY(loop_keep_failure(loop, sw_steplog_step(loop->log, record)));
+    SW_TRY(loop_keep_failure(loop, sw_load_write(&loop->load, loop->log, step, false)));
     SW_TRY(loop_keep_failure(loop, loop_keep_names(loop)));
     if (plain)
         sw_departure_after(loop->trainer, record.seconds, result.busy_seconds);
@@ -847,6 +851,7 @@ static sw_status run(struct loop *loop, sw_run_end *out_end) {
     SW_TRY(sw_ranks_spread(ranks, "log", &loop->sampled, sizeof loop->sampled));
     SW_TRY(sw_ranks_spread(ranks, "log", &loop->best, sizeof loop->best));
     SW_TRY(run_steps(loop, &step));
+    SW_TRY(loop_keep_failure(loop, sw_load_write(&loop->load, loop->log, step, true)));
     sw_status status = loop_finish(loop, step, out_end);
     if (status == SW_OK && sw_ranks_rank(ranks) == 0)
         status = write_trace(loop, step);
@@ -874,6 +879,7 @@ sw_status sw_trainer_run(struct sw_trainer *trainer, sw_run_end *out_end) {
     sw_ranks_relax_timeout(trainer->ranks, false);
     const sw_status status = run(&loop, out_end);
     const sw_status closed = sw_steplog_close(loop.log);
+    sw_load_release(&loop.load);
     run_names_close(loop.names);
     return status != SW_OK ? status : closed;
 }

@@ -84,11 +84,14 @@ sw_status sw_commit_text_begin(struct sw_trainer *trainer) {
 }
 
 enum { REAL_DIGITS = 6, FEWEST_EVALUATIONS = 16, CLIP_STEPS = 100 };
-enum line_kind { LINE_STEP, LINE_EVALUATION, LINE_SAMPLE, LINE_EXPORT, LINE_KINDS };
+enum line_kind { LINE_STEP, LINE_EVALUATION, LINE_SAMPLE, LINE_EXPORT, LINE_EXPERTS, LINE_KINDS };
 
 /* For each kind of line the key that only it has. */
-static const char *const kind_keys[] = {
-    [LINE_STEP] = "loss", [LINE_EVALUATION] = "val_loss", [LINE_SAMPLE] = "sample", [LINE_EXPORT] = "export"};
+static const char *const kind_keys[] = {[LINE_STEP] = "loss",
+                                        [LINE_EVALUATION] = "val_loss",
+                                        [LINE_SAMPLE] = "sample",
+                                        [LINE_EXPORT] = "export",
+                                        [LINE_EXPERTS] = "expert_tokens"};
 
 struct sw_steplog {
     char *path;
@@ -399,6 +402,36 @@ sw_status sw_steplog_samples(struct sw_steplog *log, int64_t step, const struct 
     return status;
 }
 
+/* Appends the line of a layer. */
+static sw_status put_expert_tokens(int64_t step, int64_t steps, int64_t layer, int64_t experts, const double *tokens,
+                                   struct sw_text_buffer *out) {
+    char time_text[SW_TIME_CHARS], part[160];
+    int chars = snprintf(part, sizeof part,
+                         "{\"step\":%lld,\"time\":\"%s\",\"layer\":%lld,\"expert_steps\":%lld,\"expert_tokens\":[",
+                         (long long)step, time_to_text(time(NULL), time_text), (long long)layer, (long long)steps);
+    SW_TRY(sw_text_buffer_append(out, (struct sw_text){part, (size_t)chars}));
+    for (int64_t e = 0; e < experts; e++) {
+        chars = snprintf(part, sizeof part, "%s%.0f", e > 0 ? "," : "", tokens[e]);
+        SW_TRY(sw_text_buffer_append(out, (struct sw_text){part, (size_t)chars}));
+    }
+    return sw_text_buffer_append(out, (struct sw_text){"]}\n", 3});
+}
+
+sw_status sw_steplog_expert_tokens(struct sw_steplog *log, int64_t step, int64_t steps, int64_t layers, int64_t experts,
+                                   const double *tokens) {
+    struct sw_text_buffer lines = {0};
+    sw_status status = SW_OK;
+    if (log == NULL)
+        return SW_OK;
+    for (int64_t layer = 0; status == SW_OK && layer < layers; layer++)
+        status = put_expert_tokens(step, steps, layer, experts, tokens + layer * experts, &lines);
+    if (status == SW_OK)
+        status = write_lines(log, lines.data, lines.bytes);
+    log->last[LINE_EXPERTS] = step;
+    free(lines.data);
+    return status;
+}
+
 static int export_to_json(int64_t step, int64_t time_s, double seconds, char buffer[SW_STEPLOG_LINE_CHARS]);
 
 sw_status sw_steplog_export(struct sw_steplog *log, int64_t step, double seconds) {
@@ -428,7 +461,7 @@ static const struct {
 
 /* A number takes at most 24 characters and a name, with its punctuation, at most 24 more. OTHER_FIELDS: the time, what
  * was clipped, and its share. */
-enum { FIELD_MAX_CHARS = 48, OTHER_FIELDS = 3, GROUPS = 4 };
+enum { FIELD_MAX_CHARS = 48, OTHER_FIELDS = 3, GROUPS = 5 };
 static_assert((SW_LOG_STEP_COLUMNS + OTHER_FIELDS + GROUPS) * FIELD_MAX_CHARS < SW_STEPLOG_LINE_CHARS,
               "a line must fit in its buffer");
 
@@ -514,12 +547,20 @@ static void put_column(struct writer *writer, const struct sw_step_record *recor
     }
 }
 
+/* Tells whether the line has a column: those of experts and of pairs are there only where the training has them. */
+static bool has_column(const struct sw_step_record *record, int column) {
+    if (column >= SW_LOG_REWARDS)
+        return record->rewards.pairs > 0;
+    return column < SW_LOG_EXPERTS || record->experts.load > 0.0;
+}
+
 int sw_step_to_json(const struct sw_step_record *record, char buffer[SW_STEPLOG_LINE_CHARS]) {
     struct writer writer = {.text = buffer};
     const char *group = "";
     put(&writer, "{");
-    const int columns = record->rewards.pairs > 0 ? SW_LOG_STEP_COLUMNS : SW_LOG_REWARDS;
-    for (int column = 0; column < columns; column++) {
+    for (int column = 0; column < SW_LOG_STEP_COLUMNS; column++) {
+        if (!has_column(record, column))
+            continue;
         if (strcmp(sw_log_fields[column].group, group) != 0) {
             if (group[0] != '\0')
                 put(&writer, "}");

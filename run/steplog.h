@@ -26,6 +26,11 @@ struct sw_step_record {
     double lr;
     int64_t tokens;            /* tokens of this step, over all ranks */
     struct sw_rewards rewards; /* --dpo; left out of the line if there are no pairs */
+    struct {
+        double load;             /* the tokens of the busiest expert over the mean of its layer; 0: none were counted */
+        int64_t idle;            /* experts of all layers without a token */
+        double aux_loss, z_loss; /* of the routers, means over micro-batches; NaN: not in the training */
+    } experts;                   /* left out of the line if `load` is 0 */
     double seconds;
     double tokens_per_second;
     double mfu; /* model flops over the device's peak */
@@ -77,6 +82,11 @@ sw_status sw_steplog_evaluation(struct sw_steplog *log, struct sw_eval_record re
 /* Writes the lines of a step's samples together, so that a killed process leaves all of them or none. It allocates. */
 sw_status sw_steplog_samples(struct sw_steplog *log, int64_t step, const struct sw_sample_record *samples, int count);
 
+/* Writes the lines of the tokens that went to each expert of each layer in the last `steps` steps, a line per layer, in
+ * one call. tokens: [layers, experts]. It allocates. */
+sw_status sw_steplog_expert_tokens(struct sw_steplog *log, int64_t step, int64_t steps, int64_t layers, int64_t experts,
+                                   const double *tokens);
+
 /* Writes the line of an export of the weights after a step; `seconds` is the time it took. */
 sw_status sw_steplog_export(struct sw_steplog *log, int64_t step, double seconds);
 
@@ -92,7 +102,7 @@ const struct sw_eval_record *sw_steplog_evaluations(const struct sw_steplog *log
 sw_status sw_steplog_restore(struct sw_steplog *log, struct sw_step_record record);
 
 /* Room for the longest line; a static assertion in steplog.c checks it. */
-enum { SW_STEPLOG_LINE_CHARS = 2048 };
+enum { SW_STEPLOG_LINE_CHARS = 2560 };
 
 /* Write a line without its end into buffer and return its length. */
 int sw_step_to_json(const struct sw_step_record *record, char buffer[SW_STEPLOG_LINE_CHARS]);

@@ -277,6 +277,20 @@ CASES = (
         seq=64,
         optimizer=ten_steps(1.48),
     ),
+    # The loss that balances experts, over all layers of each micro-batch.
+    Case(
+        name="mixtral-balanced",
+        family="mixtral",
+        seed=20241127,
+        config=LLAMA_SHAPE | {"hidden_size": 32, "intermediate_size": 24, "num_local_experts": 6,
+                              "num_experts_per_tok": 2, "output_router_logits": True, "router_aux_loss_coef": 0.5},
+        weight_std=0.17,
+        published_form=True,
+        micro_batches=3,
+        batch=2,
+        seq=64,
+        optimizer=ten_steps(1.23),
+    ),
     # Three of seven narrow experts, tied.
     Case(
         name="qwen3-moe-a",
@@ -509,21 +523,29 @@ class Run:
         ]
         self.adamw = torch.optim.AdamW(groups, lr=o.lr, betas=(o.beta1, o.beta2), eps=o.eps, foreach=False)
 
-    def logits(self, micro_batch):
+    def result(self, micro_batch):
         window = self.case.config.get("sliding_window", self.case.seq)
-        return self.model(**micro_batch.inputs(window, self.model.dtype)).logits
+        return self.model(**micro_batch.inputs(window, self.model.dtype))
+
+    def logits(self, micro_batch):
+        return self.result(micro_batch).logits
 
     def gradients(self, micro_batches):
-        """Leaves the mean gradient of the micro-batches in the masters; returns the mean loss."""
-        total = 0.0
+        """Leaves the mean gradient of the micro-batches in the masters; returns the mean loss, without the balancing
+        loss of experts, whose mean is left in self.balance."""
+        total, self.balance = 0.0, 0.0
         for parameter in self.master.values():
             parameter.grad = torch.zeros_like(parameter)
         for micro_batch in micro_batches:
-            logits = self.logits(micro_batch)
-            logits = logits.float() if logits.dtype == torch.bfloat16 else logits
+            result = self.result(micro_batch)
+            logits = result.logits.float() if result.logits.dtype == torch.bfloat16 else result.logits
             loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), micro_batch.targets().flatten())
+            all_losses = loss
+            if self.case.config.get("output_router_logits"):
+                all_losses = loss + self.model.config.router_aux_loss_coef * result.aux_loss
+                self.balance += result.aux_loss.item() / len(micro_batches)
             self.model.zero_grad()
-            (loss / len(micro_batches)).backward()
+            (all_losses / len(micro_batches)).backward()
             for name, parameter in self.master.items():
                 parameter.grad += self.compute[name].grad.to(parameter.dtype)
             total += loss.item()
@@ -542,9 +564,10 @@ class Run:
 
     def train(self, all_micro_batches):
         """Returns each step's loss and gradient norm, the first step's gradients and the last weights."""
-        losses, norms, first = [], [], None
+        losses, norms, self.balances, first = [], [], [], None
         for step, micro_batches in enumerate(all_micro_batches, start=1):
             losses.append(self.gradients(micro_batches))
+            self.balances.append(self.balance)
             first = first or self.saved({name: p.grad.clone() for name, p in self.master.items()})
             norms.append(self.update(step))
         return losses, norms, first, self.saved(self.master)
@@ -652,6 +675,8 @@ def model_golden(case, out):
     steps = [{"lr": case.optimizer.rate(i + 1), "loss": losses["f32"][i], "grad_norm": norms["f32"][i],
               "loss64": losses["f64"][i], "grad_norm64": norms["f64"][i], "loss_bf16": losses["bf16"][i],
               "grad_norm_bf16": norms["bf16"][i]} for i in range(case.optimizer.steps)]
+    if case.config.get("output_router_logits"):
+        steps = [step | {"aux_loss": balance} for step, balance in zip(steps, runs["f32"].balances)]
     write_json(out / f"{case.name}.json", {
         "versions": versions(),
         "model": case.name,

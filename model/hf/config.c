@@ -62,7 +62,7 @@
 #define MIXTRAL(hidden_, layers_, heads_, ffn_, positions_)                                                            \
     {                                                                                                                  \
         .family = "mixtral", LLAMA_LIKE(32000, hidden_, layers_, heads_, 8, 0, positions_), .norm_epsilon = 1e-5,      \
-        .experts = 8, .chosen_experts = 2, .expert_ffn = (ffn_), .normalises_chosen = true,                            \
+        .experts = 8, .chosen_experts = 2, .expert_ffn = (ffn_), .normalises_chosen = true, .router_aux_loss = 0.001,  \
         .rope = {.theta = 1000000.0, .truncate = true},                                                                \
     }
 
@@ -117,6 +117,7 @@ static const struct sw_preset presets[] = {
       .qk_norm = true,
       .experts = 128,
       .chosen_experts = 8,
+      .router_aux_loss = 0.001,
       .expert_ffn = 768,
       .normalises_chosen = true,
       .rope = {.theta = 1000000.0, .truncate = true}}},

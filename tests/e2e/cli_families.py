@@ -1,6 +1,8 @@
 """Folders that transformers made, one of each family, through the program: trained, resumed, exported, written from."""
 
+import json
 import os
+import re
 
 import hf_folder
 import program
@@ -121,6 +123,35 @@ def a_step_reads_each_expert_once():
     return [] if read[1] == read[8] > 0 else [f"bytes read by micro-batches: {read}"]
 
 
+def load_of_experts_is_in_log_and_report():
+    """The counts are those of all tokens, and the losses of routers have fields of their own."""
+    layers, chosen, run = 2, 2, path("load")
+    program.must("train", "--model", os.path.join(GOLDEN, "mixtral-balanced"), "--data", DATA, "--run", run, "--steps", 2,
+                 *program.SHAPE, "--router-z-loss", 0.01)
+    with open(os.path.join(run, "log.jsonl"), encoding="utf-8") as file:
+        log = [json.loads(line) for line in file]
+    steps, loads = ([line for line in log if key in line] for key in ("experts", "expert_tokens"))
+    counts = [line["expert_tokens"] for line in loads]
+    wanted = [chosen * sum(line["tokens"] for line in steps)] * layers
+    problems = []
+    if [sum(of_layer) for of_layer in counts] != wanted or [line["layer"] for line in loads] != [*range(layers)]:
+        problems.append(f"{loads}, not {wanted} tokens")
+    if any(line["expert_steps"] != 2 or line["step"] != 2 for line in loads) or len(steps) != 2:
+        problems.append(f"{loads} of {steps}")
+    for line in steps:
+        experts = line["experts"]
+        # With even shares the balance is `chosen`.
+        if not (1 <= experts["load"] <= 6 and 0.9 * chosen < experts["aux_loss"] < 6 * chosen and experts["z_loss"] > 0):
+            problems.append(f"{experts}")
+    program.must("report", run, "--out", path("load.html"))
+    with open(path("load.html"), encoding="ascii") as file:
+        data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', file.read(), re.S)[1])
+    page = data["runs"][0]
+    if page["load"] != {"step": 2, "steps": 2, "layers": counts, "end": 0} or len(page["routing"]["aux_loss"]) != 2:
+        problems.append(f"the page has {page['load']} and {page['routing']}")
+    return problems
+
+
 def what_experts_lack_is_refused_by_name():
     problems = []
     model = ("--model", os.path.join(GOLDEN, "mixtral-a"), "--data", DATA, "--run", path("refused"), *program.SHAPE)
@@ -139,6 +170,14 @@ def what_experts_lack_is_refused_by_name():
                                       "no experts")
 
 
+def losses_of_routers_need_routers():
+    done = program.run("train", "--model", os.path.join(GOLDEN, "qwen3-a"), "--data", DATA, "--run", path("refused"),
+                       *program.SHAPE, "--steps", 1, "--router-z-loss", 0.1)
+    words = "--router-aux-loss and --router-z-loss are for mixtures of experts, and a qwen3 model has no router"
+    return [] if done.code != 0 and words in " ".join(done.err.split()) else [f"{done.code}: {done.err!r}"]
+
+
 script_test.run(a_resumed_run_has_the_same_numbers, what_is_not_trained_stays, an_export_is_a_model,
                 frozen_experts_stay_and_the_others_train_alike, experts_that_are_units_train_as_blocks_do,
-                a_step_reads_each_expert_once, what_experts_lack_is_refused_by_name)
+                a_step_reads_each_expert_once, load_of_experts_is_in_log_and_report, losses_of_routers_need_routers,
+                what_experts_lack_is_refused_by_name)

@@ -78,11 +78,12 @@ static void every_place_gives_the_same_bits(void **state) {
     for (int t = 0; t < TRAININGS; t++) {
         struct harness_spec base = same_narrow_spec(trainings[t].type, trainings[t].optimizer, SW_ROUND_NEAREST);
         struct same_trace reference;
-        base.config = &same_expert_config;
+        same_use_experts(&base);
         base.shape.tuning = trainings[t].tuning;
         must(same_train(&base, false, &reference));
         for (int s = 0; s < SAME_STEPS; s++)
-            assert_true(isfinite(reference.loss[s]) && reference.grad_norm[s] > 0 && !reference.skipped[s]);
+            assert_true(reference.aux_loss[s] > 0 && reference.z_loss[s] > 0 && isfinite(reference.loss[s]) &&
+                        reference.grad_norm[s] > 0 && !reference.skipped[s]);
         if (t == 0)
             loss = reference.loss[0];
         else if (trainings[t].type == trainings[0].type && trainings[t].tuning.freeze != NULL)
@@ -110,6 +111,7 @@ static void compare_gradients(sw_dtype type, const struct sw_tuning *tuning, int
     for (int i = 0; i < 2; i++) {
         struct harness_spec spec = same_spec(type);
         struct harness harness;
+        same_use_experts(&spec);
         spec.config = &configs[i];
         spec.shape.tuning = *tuning;
         spec.recompute = group % 2 == 1 ? SW_RECOMPUTE_UNIT : SW_RECOMPUTE_DERIVED;
@@ -120,6 +122,7 @@ static void compare_gradients(sw_dtype type, const struct sw_tuning *tuning, int
         must(same_finish(&harness, &trace[i]));
         harness_close(&harness);
     }
+    assert_true(trace[0].aux_loss[0] > 0 && trace[0].aux_loss[0] == trace[1].aux_loss[0]);
     if (trace[0].loss[0] != trace[1].loss[0])
         fail_msg("units of %lld experts: a loss of %.17g, not %.17g", (long long)group, trace[1].loss[0],
                  trace[0].loss[0]);
@@ -164,6 +167,7 @@ static void experts_that_are_units_have_the_same_bits_everywhere(void **state) {
         const struct sw_model_config config = grouped_config(groups[t]);
         struct harness_spec base = same_narrow_spec(trainings[t].type, trainings[t].optimizer, SW_ROUND_NEAREST);
         struct same_trace reference;
+        same_use_experts(&base);
         base.config = &config;
         base.shape.tuning = trainings[t].tuning;
         base.group = 1 + t % 3;
@@ -176,6 +180,7 @@ static void experts_that_are_units_have_the_same_bits_everywhere(void **state) {
 static void resume_with(const struct sw_model_config *config, const char *directory) {
     struct harness_spec spec = same_spec(SW_BF16);
     struct same_trace whole, parts;
+    same_use_experts(&spec);
     spec.config = config;
     spec.place = "weights=nvme,grads=nvme,optimizer=nvme,acts=nvme";
     spec.directory = directory;

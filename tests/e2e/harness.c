@@ -96,6 +96,7 @@ static sw_status open_plan(struct harness *h) {
         .group = h->spec.group > 0 ? h->spec.group : h->spec.micro_batches,
         .unit_slots = h->spec.unit_slots > 0 ? h->spec.unit_slots : 2,
         .token_bytes = bytes.token,
+        .tally = bytes.tally,
         .cost = bytes.cost,
         .work_bytes = bytes.work,
         .gathered_bytes = bytes.gathered,
@@ -231,9 +232,10 @@ static const char *device_name(void) {
 sw_status harness_open(const struct harness_spec *spec, struct harness *out) {
     sw_status status;
     *out = (struct harness){.spec = *spec};
+    out->spec.shape.micro_batches = spec->micro_batches;
     SW_TRY_GOTO(sw_device_open(device_name(), allowed_threads(spec->compute_threads), &out->compute), fail);
     SW_TRY_GOTO(sw_device_open("cpu", allowed_threads(spec->update_threads), &out->update), fail);
-    SW_TRY_GOTO(sw_model_create(spec->config, &spec->shape, out->compute, &out->model), fail);
+    SW_TRY_GOTO(sw_model_create(spec->config, &out->spec.shape, out->compute, &out->model), fail);
     SW_TRY_GOTO(open_plan(out), fail);
     SW_TRY_GOTO(open_store(out), fail);
     if (out->store != NULL && spec->prepare_store != NULL)

@@ -60,7 +60,7 @@ static struct harness_spec spec_of(const struct job *job) {
     struct harness_spec spec = same_narrow_spec(job->type, job->optimizer, SW_ROUND_STOCHASTIC);
     spec.shape.fp8 = job->fp8;
     if (job->experts)
-        spec.config = &same_expert_config;
+        same_use_experts(&spec);
     spec.comm = job->comm;
     spec.shape.tuning = job->tuning;
     spec.gather = job->gather;
@@ -126,6 +126,9 @@ static const char *difference(const struct same_trace *expected, const struct sa
         return "gradient norms";
     if (differ(expected->skipped, found->skipped, sizeof found->skipped))
         return "skipped steps";
+    if (differ(expected->aux_loss, found->aux_loss, sizeof found->aux_loss) ||
+        differ(expected->z_loss, found->z_loss, sizeof found->z_loss))
+        return "losses of routers";
     if (differing(expected->grads, found->grads, found->grains, SW_GRAIN_ELEMS, &grads) > 0)
         return "gradients of the last step";
     if (differing(expected->records, found->records, found->grains, found->grain_bytes / (int64_t)sizeof(float),

@@ -24,8 +24,12 @@ struct harness_spec same_narrow_spec(sw_dtype type, sw_optimizer_format format, 
 /* The results of a training. The caller frees it. Every byte of a grain that this rank does not have is
  * SAME_NOT_HELD, which makes no number. */
 enum { SAME_NOT_HELD = 0xff };
+/* Makes the model a mixture of experts whose routers have losses of their own. */
+void same_use_experts(struct harness_spec *spec);
+
 struct same_trace {
     double loss[SAME_STEPS], grad_norm[SAME_STEPS];
+    double aux_loss[SAME_STEPS], z_loss[SAME_STEPS]; /* of routers; 0 without experts */
     bool skipped[SAME_STEPS];
     double evaluation;
     int64_t grains, grain_bytes; /* grain_bytes: of a grain's optimizer state */

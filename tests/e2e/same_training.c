@@ -85,6 +85,12 @@ struct harness_spec same_spec(sw_dtype type) {
     };
 }
 
+void same_use_experts(struct harness_spec *spec) {
+    spec->config = &same_expert_config;
+    spec->shape.router_aux_loss = 0.7;
+    spec->shape.router_z_loss = 0.05;
+}
+
 struct harness_spec same_narrow_spec(sw_dtype type, sw_optimizer_format format, sw_rounding rounding) {
     struct harness_spec spec = same_spec(type);
     spec.shape.optimizer = format;
@@ -98,10 +104,16 @@ void same_free(struct same_trace *trace) {
     *trace = (struct same_trace){0};
 }
 
-static void note(struct same_trace *trace, int64_t step, const struct sw_step_result *result) {
+static void note(const struct harness *harness, struct same_trace *trace, int64_t step,
+                 const struct sw_step_result *result) {
     trace->loss[step - 1] = result->loss_sum;
     trace->grad_norm[step - 1] = result->grad_norm;
     trace->skipped[step - 1] = result->skipped;
+    if (harness->plan->spec.tally == 0)
+        return;
+    const struct sw_model_tally tally = sw_model_tally(harness->model, sw_engine_tally(harness->engine));
+    trace->aux_loss[step - 1] = tally.aux_loss;
+    trace->z_loss[step - 1] = tally.z_loss;
 }
 
 sw_status same_run(struct harness *harness, int64_t first, int64_t last, bool ahead, struct same_trace *trace) {
@@ -111,7 +123,7 @@ sw_status same_run(struct harness *harness, int64_t first, int64_t last, bool ah
         while (begun < last && begun < step + (ahead ? SW_ENGINE_STEPS_AHEAD - 1 : 0))
             SW_TRY(harness_begin(harness, ++begun, SAME_CLIP));
         SW_TRY(harness_wait(harness, &result));
-        note(trace, step, &result);
+        note(harness, trace, step, &result);
     }
     return SW_OK;
 }
@@ -192,6 +204,8 @@ const char *same_difference(const struct same_trace *a, const struct same_trace 
         return "gradient norms";
     if (differ(a->skipped, b->skipped, sizeof a->skipped))
         return "skipped steps";
+    if (differ(a->aux_loss, b->aux_loss, sizeof a->aux_loss) || differ(a->z_loss, b->z_loss, sizeof a->z_loss))
+        return "losses of routers";
     if (a->grains != b->grains || a->grain_bytes != b->grain_bytes)
         return "sizes";
     if (differ(a->grads, b->grads, (size_t)a->grains * SW_GRAIN_ELEMS * sizeof *a->grads))

@@ -76,6 +76,9 @@ static void mixtures_of_experts_are_read(void **state) {
                                                       "\"output_router_logits\": false, \"router_jitter_noise\": 0.0"));
     assert_true(c.experts == 5 && c.chosen_experts == 2 && c.expert_ffn == 80 && c.ffn == 0 && c.normalises_chosen);
     assert_true(c.rope.theta == 1e6 && c.window == 0 && !c.qk_norm && c.norm_epsilon == 1e-5);
+    assert_true(!c.balances_experts && c.router_aux_loss == 0.02);
+    c = parse(MODEL("mixtral", ", \"output_router_logits\": true"));
+    assert_true(c.balances_experts && c.router_aux_loss == 0.001);
     c = parse(MODEL("qwen3_moe", ", \"num_experts\": 6, \"num_experts_per_tok\": 3, \"moe_intermediate_size\": 20,"
                                  "\"norm_topk_prob\": true, \"mlp_only_layers\": [], \"decoder_sparse_step\": 1,"
                                  "\"use_sliding_window\": false, \"max_window_layers\": 48, \"head_dim\": 12"));
@@ -191,7 +194,8 @@ static const struct {
     {MODEL("mixtral", ", \"num_experts_per_tok\": 9"), SW_ERR_ARG,
      "'num_experts_per_tok' is 9, and the model has 8 experts"},
     {MODEL("mixtral", ", \"num_local_experts\": 4, \"num_experts\": 5"), SW_ERR_ARG, "they must be equal"},
-    {MODEL("mixtral", ", \"output_router_logits\": true"), SW_ERR_UNSUPPORTED, "'output_router_logits' is true"},
+    {MODEL("mixtral", ", \"output_router_logits\": 1"), SW_ERR_ARG, "'output_router_logits' is 1"},
+    {MODEL("mixtral", ", \"router_aux_loss_coef\": -1"), SW_ERR_ARG, "'router_aux_loss_coef' is -1"},
     {MODEL("mixtral", ", \"router_jitter_noise\": 0.1"), SW_ERR_UNSUPPORTED, "'router_jitter_noise' is 0.1"},
     {MODEL("qwen3_moe", ", \"decoder_sparse_step\": 2"), SW_ERR_UNSUPPORTED, "'decoder_sparse_step' is 2"},
     {MODEL("qwen3_moe", ", \"mlp_only_layers\": [0]"), SW_ERR_UNSUPPORTED, "'mlp_only_layers' is [0]"},
@@ -230,6 +234,7 @@ static void assert_round_trip(const struct sw_model_config *config) {
     assert_int_equal(back.joint_qk_norm, config->joint_qk_norm);
     assert_int_equal(back.experts, config->experts);
     assert_int_equal(back.chosen_experts, config->chosen_experts);
+    assert_true(back.balances_experts == config->balances_experts && back.router_aux_loss == config->router_aux_loss);
     assert_int_equal(back.expert_ffn, config->expert_ffn);
     assert_int_equal(back.normalises_chosen, config->normalises_chosen);
     assert_int_equal(back.gated, config->gated);

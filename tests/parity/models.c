@@ -17,6 +17,7 @@ enum { PROJECTIONS = 8, FILE_CHARS = 512, CHUNK_GRAINS = 2, RING_CHUNKS = 2 };
 /* fp32 against PyTorch's fp32 run. */
 #define LOSS_TOLERANCE 1e-5     /* relative, every step */
 #define NORM_TOLERANCE 1e-4     /* relative, every step */
+#define BALANCE_TOLERANCE 1e-5  /* of the loss that balances experts */
 #define GRADIENT_TOLERANCE 1e-4 /* of the tensor's norm: its norm, samples and projections */
 #define LOGIT_TOLERANCE 1e-5    /* of the largest logit */
 #define WEIGHT_TOLERANCE 1e-4   /* of the distance that training moved the tensor: norm, samples and projections */
@@ -113,6 +114,7 @@ static void open_run(struct run *run, const char *name, sw_dtype type, int64_t t
                   .batch = whole(run->golden, "batch"),
                   .seq = whole(run->golden, "seq"),
                   .tiles = tiles,
+                  .router_aux_loss = run->config.balances_experts ? run->config.router_aux_loss : 0.0,
                   .documents = json_object_get(run->golden, "document_starts") != NULL},
         .micro_batches = whole(run->golden, "micro_batches"),
         .place = place,
@@ -210,6 +212,24 @@ static void compare_logits(struct run *run) {
     free(logits);
 }
 
+/* Compares the loss that balances experts, if the case has it, and the number of rows that were counted. */
+static void compare_balance(const struct run *run, const json_t *golden) {
+    const int64_t micros = whole(run->golden, "micro_batches");
+    const int64_t rows = micros * whole(run->golden, "batch") * whole(run->golden, "seq");
+    if (run->config.experts == 0)
+        return;
+    const struct sw_model_tally tally = sw_model_tally(run->harness.model, sw_engine_tally(run->harness.engine));
+    for (int64_t layer = 0; layer < tally.layers; layer++) {
+        double routed = 0.0;
+        for (int64_t e = 0; e < tally.experts; e++)
+            routed += tally.routed[layer * tally.experts + e];
+        assert_true(routed == (double)(rows * run->config.chosen_experts));
+    }
+    const double wanted = run->config.balances_experts ? number(golden, "aux_loss") : 0.0;
+    if (!(fabs(tally.aux_loss / (double)micros - wanted) <= BALANCE_TOLERANCE * wanted))
+        fail_msg("the balance of experts is %.9g instead of %.9g", tally.aux_loss / (double)micros, wanted);
+}
+
 static struct sw_step_result train_step(struct run *run, int64_t step) {
     const json_t *optimizer = json_object_get(run->golden, "optimizer");
     const json_t *golden = json_array_get(json_object_get(run->golden, "steps"), (size_t)(step - 1));
@@ -231,6 +251,7 @@ static struct sw_step_result train_step(struct run *run, int64_t step) {
     must(sw_engine_begin(run->harness.engine, &input));
     must(harness_wait(&run->harness, &result));
     assert_false(result.skipped);
+    compare_balance(run, golden);
     result.loss_sum /= (double)input.loss_tokens;
     return result;
 }
@@ -438,11 +459,11 @@ static const struct {
     const char *name;
     int64_t tiles;
     bool experts;
-} families[] = {{"llama-a", 4, false},          {"llama-b", 2, false}, {"llama-long", 0, false},
-                {"mistral-a", 2, false},        {"qwen2-a", 2, false}, {"qwen3-a", 1, false},
-                {"qwen3-b", 1, false},          {"phi3-a", 1, false},  {"mixtral-a", 1, true},
-                {"qwen3-moe-a", 1, true},       {"olmoe-a", 1, true},  {"gpt2-documents", 2, false},
-                {"mistral-documents", 2, false}};
+} families[] = {{"llama-a", 4, false},         {"llama-b", 2, false},          {"llama-long", 0, false},
+                {"mistral-a", 2, false},       {"qwen2-a", 2, false},          {"qwen3-a", 1, false},
+                {"qwen3-b", 1, false},         {"phi3-a", 1, false},           {"mixtral-a", 1, true},
+                {"mixtral-balanced", 1, true}, {"qwen3-moe-a", 1, true},       {"olmoe-a", 1, true},
+                {"gpt2-documents", 2, false},  {"mistral-documents", 2, false}};
 
 static void families_in_fp32(void **state) {
     (void)state;

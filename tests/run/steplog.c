@@ -67,6 +67,30 @@ static void test_step_fields(void **state) {
     json_decref(root);
 }
 
+/* The fields of experts come before those of pairs, each without the other. */
+static void test_optional_fields(void **state) {
+    (void)state;
+    for (int i = 1; i < 4; i++) {
+        char text[SW_STEPLOG_LINE_CHARS];
+        struct sw_step_record record = record_of(12);
+        record.experts.load = i & 1 ? 1.5 : 0.0;
+        record.experts.idle = 3;
+        record.experts.aux_loss = NAN;
+        record.rewards.pairs = i & 2;
+        sw_step_to_json(&record, text);
+        json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, NULL), *experts = json_object_get(root, "experts");
+        assert_non_null(root);
+        assert_true((experts != NULL) == ((i & 1) != 0));
+        assert_true((json_object_get(root, "rewards") != NULL) == ((i & 2) != 0));
+        if (experts != NULL) {
+            assert_fields(experts, "load idle aux_loss z_loss ");
+            assert_int_equal(json_integer_value(json_object_get(experts, "idle")), 3);
+            assert_true(json_is_null(json_object_get(experts, "aux_loss")));
+        }
+        json_decref(root);
+    }
+}
+
 static void test_longest_line_fits(void **state) {
     (void)state;
     char text[SW_STEPLOG_LINE_CHARS];
@@ -79,6 +103,9 @@ static void test_longest_line_fits(void **state) {
     record.lanes.compute = record.lanes.upload = record.lanes.download = record.lanes.read = longest;
     record.lanes.write = record.lanes.update = record.lanes.comm = longest;
     record.bytes.nvme_read = record.bytes.nvme_write = record.bytes.upload = record.bytes.download = INT64_MIN;
+    record.experts.load = -longest;
+    record.experts.aux_loss = record.experts.z_loss = longest;
+    record.experts.idle = INT64_MIN;
     record.bytes.comm = record.peak.device = record.peak.host = record.peak.nvme = record.tokens = INT64_MIN;
     sw_step_to_json(&record, text);
     json_t *root = json_loads(text, 0, NULL);
@@ -294,6 +321,7 @@ static void test_flush(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_step_fields),
+        cmocka_unit_test(test_optional_fields),
         cmocka_unit_test(test_longest_line_fits),
         cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_text),
