@@ -39,12 +39,29 @@ struct sw_row_run sw_experts_places(const struct sw_model *model, const struct s
 }
 
 /* A run of experts whose matrices of one kind are the same distance apart in the unit, and are all trained or all
- * frozen. Freezing some experts of a unit moves them away from the others. */
+ * frozen. Freezing some experts of a unit moves them away from the others. A quantized base is unpacked into the work
+ * area, so a run in it has at most UNPACKED_EXPERTS. */
 struct expert_run {
     int64_t first, count;
     int tensor;     /* the matrix of the first expert, in the unit */
     int64_t stride; /* elements from one expert's matrix to the next */
+    bool in_base;
 };
+enum { UNPACKED_EXPERTS = 8 };
+
+/* Returns the elements of one expert's matrix in the unit: gate and up are one. */
+static int64_t matrix_elems(const struct sw_model *model, enum sw_expert_matrix matrix) {
+    return model->config.hidden * model->widths.expert_ffn * (matrix == EXPERT_DOWN ? 1 : 2);
+}
+
+/* Returns the distance between unpacked matrices. */
+static int64_t unpacked_stride(const struct sw_model *model, enum sw_expert_matrix matrix) {
+    return sw_round_up(matrix_elems(model, matrix), SW_TENSOR_ALIGN_ELEMS);
+}
+
+int64_t sw_experts_unpacked_elems(const struct sw_model *model) {
+    return model->config.experts == 0 ? 0 : UNPACKED_EXPERTS * unpacked_stride(model, EXPERT_GATE);
+}
 
 /* Returns the longest run that begins with expert `first`. matrix: EXPERT_GATE, with which EXPERT_UP is joined, or
  * EXPERT_DOWN. */
@@ -56,8 +73,11 @@ static struct expert_run run_at(const struct sw_model *model, int64_t unit, enum
     struct expert_run run = {.first = first, .count = 1, .tensor = base + EXPERT_MATRICES * (int)(first - own.first)};
     const struct sw_tensor *begin = &tensor[run.tensor];
     run.stride = first + 1 < end_of(own) ? begin[EXPERT_MATRICES].offset - begin->offset : 0;
+    run.in_base = is_in_base(model, unit, run.tensor);
     while (first + run.count < end_of(own)) {
         const struct sw_tensor *next = &begin[EXPERT_MATRICES * run.count];
+        if (run.in_base && run.count == UNPACKED_EXPERTS)
+            break;
         if (next->offset != begin->offset + run.count * run.stride || next->frozen != begin->frozen)
             break;
         run.count++;
@@ -75,6 +95,7 @@ static struct sw_grouped_gemm product_of(const struct sw_model *model, enum sw_e
     const bool down = matrix == EXPERT_DOWN;
     const int64_t inner = model->widths.expert_ffn;
     const int64_t in = down ? inner : c->hidden, out = down ? c->hidden : 2 * inner;
+    const int64_t stride = run->in_base ? unpacked_stride(model, matrix) : run->stride;
     const sw_dtype type = model->shape.type;
     return (struct sw_grouped_gemm){.experts = run->count,
                                     .rows = sw_experts_pairs(model),
@@ -84,7 +105,7 @@ static struct sw_grouped_gemm product_of(const struct sw_model *model, enum sw_e
                                     .transpose_b = pass == FORWARD,
                                     .in = type,
                                     .out = pass == WEIGHT_GRADIENT ? SW_F32 : type,
-                                    .matrix_stride = run->count > 1 ? run->stride : in * out};
+                                    .matrix_stride = run->count > 1 ? stride : in * out};
 }
 
 static sw_status prepare_unit(struct sw_model *model, int64_t unit, enum sw_expert_matrix matrix) {
@@ -146,6 +167,21 @@ sw_status sw_experts_prepare(struct sw_model *model) {
     return SW_OK;
 }
 
+/* Returns in *out the matrices of a run in the compute type: in the unit's weights, or unpacked into the work area,
+ * where the next call overwrites them. */
+static sw_status matrices_of(const struct sw_model *model, const struct sw_unit_call *call,
+                             enum sw_expert_matrix matrix, const struct expert_run *run, const void **out) {
+    const struct sw_tensor *tensor = &model->units->unit[call->unit].tensor[run->tensor];
+    char *to = area_at(call->work, model->work.matrix);
+    *out = run->in_base ? to : tensor_at(model, call, run->tensor);
+    for (int64_t i = 0; run->in_base && i < run->count; i++)
+        SW_TRY(sw_dequantize_base(call->stream, .type = model->shape.type, .format = model->units->base,
+                                  .first_elem = tensor[EXPERT_MATRICES * i].offset,
+                                  .elems = matrix_elems(model, matrix), .records = call->base,
+                                  .to = to + i * unpacked_stride(model, matrix) * sw_dtype_bytes(model->shape.type)));
+    return SW_OK;
+}
+
 /* Multiplies the rows of each expert by its matrix, or in the gradient of the input by the transposed matrix. */
 static sw_status multiply(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
                           enum sw_expert_matrix matrix, enum pass pass, const void *x, void *y) {
@@ -154,9 +190,10 @@ static sw_status multiply(const struct sw_model *model, const struct sw_unit_cal
     for (int64_t first = own.first; first < end_of(own); first += run.count) {
         run = run_at(model, call->unit, matrix, first);
         const struct sw_grouped_gemm shape = product_of(model, matrix, pass, &run);
-        SW_TRY(sw_grouped_gemm(call->stream, .shape = &shape, .offset = s->expert_offset + first, .a = x,
-                               .b = tensor_at(model, call, run.tensor), .c = y,
-                               .scratch = area_at(call->work, model->work.scratch)));
+        const void *matrices;
+        SW_TRY(matrices_of(model, call, matrix, &run, &matrices));
+        SW_TRY(sw_grouped_gemm(call->stream, .shape = &shape, .offset = s->expert_offset + first, .a = x, .b = matrices,
+                               .c = y, .scratch = area_at(call->work, model->work.scratch)));
     }
     return SW_OK;
 }

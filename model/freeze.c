@@ -180,10 +180,6 @@ sw_status sw_tuning_apply(const struct sw_tuning *tuning, const struct sw_model_
     const int64_t block_units = (units->count - 2) / config->layers;
     if (!sw_tuning_freezes(tuning))
         return SW_OK;
-    if (tuning->base != SW_BASE_TYPED && config->experts > 0)
-        return sw_fail(SW_ERR_UNSUPPORTED,
-                       "--base-format %s is not supported for %s, whose blocks have experts; leave it out",
-                       sw_base_format_name((sw_base_format)tuning->base), config->family);
     units->base = (sw_base_format)tuning->base;
     SW_TRY(tuning->lora.rank > 0 ? sw_lora_add(&tuning->lora, config, ranks > 1, tiles, units)
                                  : freeze_tensors(tuning->freeze, config, block_units, units));

@@ -78,7 +78,8 @@ struct work_layout {
     /* If key-value heads are copied: the collected weights and biases of this rank's queries, keys and values, and
      * their fp32 gradients. */
     int64_t own_qkv, own_qkv_bias, own_qkv_acc, own_qkv_bias_acc;
-    int64_t matrix;   /* one unpacked matrix, if weights are stored in 8 bits or a base is quantized */
+    int64_t matrix;   /* one unpacked matrix, or those of some experts, if weights are stored in 8 bits or a base is
+                         quantized */
     int64_t rotation; /* the table of rotary positions */
     /* With experts, in training: the tally, and the scratch of its op. With losses of the router, for each micro-batch
      * of a step: the rows that all layers send to each expert, and the sums of their probabilities. */
@@ -455,6 +456,8 @@ struct sw_row_run sw_experts_places(const struct sw_model *model, const struct s
 /* Adds the layer's routing to the tally. Only the forward pass of training does it, so that a routing that is computed
  * again is not counted again. */
 sw_status sw_experts_count(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s);
+/* Returns the elements of the experts' matrices that are unpacked from a quantized base at once. */
+int64_t sw_experts_unpacked_elems(const struct sw_model *model);
 /* Returns the doubles of a step's tally; 0: the model keeps none. */
 int64_t sw_experts_tally(const struct sw_model *model);
 /* Tells whether the router has a loss of its own. */

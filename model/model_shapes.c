@@ -290,7 +290,7 @@ int64_t sw_product_bytes(const struct sw_model *model) {
 
 /* Returns the elements of a block's largest matrix, in the shape that a product reads it. */
 static int64_t largest_matrix(const struct sw_model *model) {
-    int64_t most = 0;
+    int64_t most = sw_experts_unpacked_elems(model);
     for (int name = 0; name < LINEARS; name++)
         most = sw_max_i64(most, model->linear[name].forward.n * model->linear[name].forward.k);
     return most;

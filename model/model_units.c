@@ -222,6 +222,8 @@ static sw_status add_block_tensor(struct sw_unit *unit, const struct sw_model_co
         part.used_rows = replicated && tensor == QKV_WEIGHT ? c->head_dim : 0;
         sw_block_piece_name(c, tile.layer, tensor, piece, name, sizeof name);
         SW_TRY(sw_unit_add_part(unit, name, dims, dim, &part, dims > 1));
+        /* A rounding error of the router sends a token to other experts, and its matrix is small. */
+        unit->tensor[unit->tensor_count - 1].typed = tensor == ROUTER;
     }
     return SW_OK;
 }

@@ -185,7 +185,7 @@ struct together {
     int64_t first, end; /* tensors [first, end) of the unit */
     int64_t elems;
     bool vectors, wide; /* wide: they are vectors that fit into a wide grain */
-    bool replicated, frozen;
+    bool replicated, frozen, typed;
 };
 
 static struct together together_at(const struct sw_unit *unit, int64_t first) {
@@ -195,6 +195,7 @@ static struct together together_at(const struct sw_unit *unit, int64_t first) {
         found.elems += room_of(tensor);
         found.replicated |= tensor->part.replicated;
         found.vectors &= tensor->dims == 1;
+        found.typed |= tensor->typed;
     } while (found.end < unit->tensor_count && unit->tensor[found.end].part.joined);
     found.wide = found.vectors && found.elems <= SW_WIDE_GRAIN_ELEMS;
     return found;
@@ -226,7 +227,7 @@ struct form {
 static enum section section_of(const struct together *at, struct form form) {
     const bool narrow = form.narrow;
     if (form.parted && at->frozen)
-        return form.based && !at->vectors ? BASE : FROZEN;
+        return form.based && !at->vectors && !at->typed ? BASE : FROZEN;
     if (at->replicated)
         return narrow && at->vectors ? REPLICATED_WIDE : REPLICATED;
     return narrow && at->wide ? WIDE : PLAIN;

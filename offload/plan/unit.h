@@ -17,10 +17,11 @@
  * its trained span, and what is said above of tensors that lie behind others is said of the trained span. In a unit of
  * frozen tensors alone it is said of all of them, so that freezing a whole unit moves nothing in it.
  *
- * A frozen base may be quantized: the frozen matrices of blocks then lie before all other tensors of the frozen span,
- * in grains of their own, the base. No wide grains are in the frozen span of such a unit. A grain of the base is kept
- * as a record (core/base_format.h), all others as said above. The records of a unit follow each other without gaps.
- * Where they are moved or stored, they are cut into cells of SW_BASE_CELL_BYTES, the last of which ends with zeros. */
+ * A frozen base may be quantized: the frozen matrices of blocks that are not `typed` then lie before all other tensors
+ * of the frozen span, in grains of their own, the base. No wide grains are in the frozen span of such a unit. A grain
+ * of the base is kept as a record (core/base_format.h), all others as said above. The records of a unit follow each
+ * other without gaps. Where they are moved or stored, they are cut into cells of SW_BASE_CELL_BYTES, the last of which
+ * ends with zeros. */
 #ifndef SW_OFFLOAD_PLAN_UNIT_H
 #define SW_OFFLOAD_PLAN_UNIT_H
 
@@ -62,6 +63,7 @@ struct sw_tensor {
     int64_t offset;                  /* first element in the unit */
     bool decay;                      /* weight decay applies */
     double lr_scale;                 /* factor of the learning rate; 0 stands for 1 */
+    bool typed;                      /* stays in the compute type, out of a quantized base */
     bool frozen;                     /* training does not change it; set before the units are sealed */
     bool added;                      /* training adds it to the model, whose checkpoints do not have it */
 };

@@ -21,19 +21,30 @@ struct variant {
     sw_optimizer_format optimizer;
     bool tied;
     int64_t tiles;
+    bool experts; /* the model is same_expert_config */
 };
 static const struct variant variants[] = {
-    {{.lora = {.rank = 4, .targets = "o_proj,down_proj"}, .base = SW_BASE_NF4}, SW_BF16, SW_OPTIMIZER_FP32, false, 1},
-    {{.lora = {.rank = 2, .targets = "attention"}, .base = SW_BASE_INT8}, SW_F32, SW_OPTIMIZER_8BIT, true, 1},
-    {{.freeze = "blocks:0-1,*.mlp.*", .base = SW_BASE_NF4}, SW_F32, SW_OPTIMIZER_FP32, true, 1},
-    {{.freeze = "embedding,blocks:1-2", .base = SW_BASE_INT8}, SW_BF16, SW_OPTIMIZER_BF16, false, 1},
-    {{.freeze = "*attn*,blocks:2", .base = SW_BASE_NF4}, SW_BF16, SW_OPTIMIZER_FP32, true, 2},
+    {{.lora = {.rank = 4, .targets = "o_proj,down_proj"}, .base = SW_BASE_NF4},
+     SW_BF16,
+     SW_OPTIMIZER_FP32,
+     false,
+     1,
+     false},
+    {{.lora = {.rank = 2, .targets = "attention"}, .base = SW_BASE_INT8}, SW_F32, SW_OPTIMIZER_8BIT, true, 1, false},
+    {{.freeze = "blocks:0-1,*.mlp.*", .base = SW_BASE_NF4}, SW_F32, SW_OPTIMIZER_FP32, true, 1, false},
+    {{.freeze = "embedding,blocks:1-2", .base = SW_BASE_INT8}, SW_BF16, SW_OPTIMIZER_BF16, false, 1, false},
+    {{.freeze = "*attn*,blocks:2", .base = SW_BASE_NF4}, SW_BF16, SW_OPTIMIZER_FP32, true, 2, false},
+    {{.lora = {.rank = 2, .targets = "attention"}, .base = SW_BASE_NF4}, SW_BF16, SW_OPTIMIZER_FP32, true, 1, true},
+    {{.freeze = "*.experts.[0-2].*", .base = SW_BASE_INT8}, SW_F32, SW_OPTIMIZER_FP32, true, 1, true},
 };
 enum { VARIANTS = sizeof variants / sizeof variants[0] };
 
 static struct harness_spec spec_of(const struct variant *variant) {
     struct harness_spec spec = same_spec(variant->type);
-    spec.config = variant->tied ? &same_config : &same_rotary_config;
+    if (variant->experts)
+        same_use_experts(&spec);
+    else
+        spec.config = variant->tied ? &same_config : &same_rotary_config;
     spec.shape.tuning = variant->tuning;
     spec.shape.optimizer = variant->optimizer;
     spec.shape.tiles = variant->tiles;

@@ -87,8 +87,8 @@ struct harness_spec same_spec(sw_dtype type) {
 
 void same_use_experts(struct harness_spec *spec) {
     spec->config = &same_expert_config;
-    spec->shape.router_aux_loss = 0.7;
-    spec->shape.router_z_loss = 0.05;
+    spec->shape.router_aux_loss = 0.05;
+    spec->shape.router_z_loss = 0.002;
 }
 
 struct harness_spec same_narrow_spec(sw_dtype type, sw_optimizer_format format, sw_rounding rounding) {

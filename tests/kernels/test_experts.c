@@ -283,7 +283,7 @@ static void free_layer(struct layer *layer) {
         buffer_free(all[i]);
 }
 
-/* What the definition gives for all rows of all layers. */
+/* The sums that the definition gives for all rows of all layers. */
 struct sums {
     double count[SW_MOST_EXPERTS], probability[SW_MOST_EXPERTS], log_squares;
 };
