@@ -1,9 +1,9 @@
 """Judges mutants (tools/mutants.py) by tests/e2e/faults: conditions that only a failing call reaches.
 
-Each command of that test runs once and writes who called each call that may fail. A mutant is tried with calls that are
-made on the lines of its condition, or in those before it, which may have made what it asks for. Such a fault counts if
-the condition then has the value that the mutant denies. It is judged by the checks of the test: the command ends as it
-should, and what was begun goes on. They must find nothing without the mutant.
+Each command of that test runs once and writes who called each call that may fail. Calls that are made on the lines of a
+mutant's condition, or in those before it, which may have made what it asks for, then fail without the mutant. Such a
+fault counts if the condition has the value that the mutant denies, and if the checks of the test find nothing: the
+command ends as it should, and what was begun goes on. With the mutant, these checks judge it.
 """
 
 import collections
@@ -16,9 +16,10 @@ import sys
 import tempfile
 
 MOST_FAULTS = 4  # of each command that a mutant is tried with
+MOST_LOOKS = 16  # faults of each command that are looked at for a mutant
 LINES_BEFORE = 8  # a condition may ask for what was made so many lines before
 # A mutant hangs that takes more CPU seconds than this, or uses next to none for so long.
-LIMIT_S, STILL_S = 60, 20
+LIMIT_S, STILL_S = 15, 10
 ELSEWHERE = "tokenize"  # commands whose names begin so have nothing to do with a run
 CHAIN = struct.Struct("26Q")  # struct chain of faults.c
 
@@ -76,14 +77,16 @@ def last_line(root, path, first):
 
 
 def candidates(places, path, first, last):
-    """Returns the calls by which a condition may get another value, the likeliest first: kind and number."""
-    found = []
+    """Returns the calls by which a condition may get another value, kind and number: the likeliest of each kind, then the
+    next of each."""
+    found = collections.defaultdict(list)
     for kind, number, lines in places:
         here = [int(line.rsplit(":", 1)[1]) for line in lines if line.startswith(path + ":") and line.rsplit(":", 1)[1].isdigit()]
         far = [0 if first <= line <= last else first - line for line in here if first - LINES_BEFORE <= line <= last]
         if far:
-            found.append((min(far), kind, number))
-    return [(kind, number) for _, kind, number in sorted(found)]
+            found[kind].append((min(far), number))
+    ranked = [(turn, far, kind, number) for kind, calls in found.items() for turn, (far, number) in enumerate(sorted(calls))]
+    return [(kind, number) for _, _, kind, number in sorted(ranked)]
 
 
 def fails(command, fault):
@@ -95,32 +98,44 @@ def fails(command, fault):
         return True
 
 
+class Looks:
+    """The faults of a command, and the values that conditions have with each, without a mutant."""
+
+    def __init__(self, faults, command):
+        self.faults, self.command, self.found = faults, command, {}
+
+    def look(self, fault):
+        """Returns the values that conditions have with a fault; none where the checks find something wrong."""
+        if fault not in self.found:
+            with tempfile.NamedTemporaryFile("r", prefix="spillway-seen-") as notes:
+                self.faults.CLEAN["SW_MUTANTS_SEEN"] = notes.name
+                wrong = fails(self.command, fault)
+                self.faults.CLEAN["SW_MUTANTS_SEEN"] = os.devnull
+                self.found[fault] = set() if wrong else {line.strip() for line in notes}
+        return self.found[fault]
+
+
 def judge_by(faults, command, mutants, root, done=lambda: None):
-    """Judges mutants by one command. done() is called after each."""
-    places, sound, reaching = places_of(faults, command), {}, collections.Counter()
+    """Judges mutants by one command. done() is called after each. Returns how many of them a fault reached."""
+    places, looks, reached = places_of(faults, command), Looks(faults, command), 0
     for mutant in mutants:
         done()
         path, first = mutant.path(), int(mutant.condition.split(":")[1])
         against = f"{mutant.condition}:{int(not mutant.forced)}"
-        for kind, number in candidates(places, path, first, last_line(root, path, first))[:MOST_FAULTS]:
-            fault = (kind, number, faults.KINDS[kind][0])
-            with tempfile.NamedTemporaryFile("r", prefix="spillway-seen-") as notes:
-                faults.CLEAN |= {"SW_MUTANTS_SEEN": notes.name, "SW_MUTANT": f"{mutant.condition}:{int(mutant.forced)}"}
-                wrong = fails(command, fault)
-                del faults.CLEAN["SW_MUTANT"]
-                faults.CLEAN["SW_MUTANTS_SEEN"] = os.devnull
-                if against not in {line.strip() for line in notes}:
-                    continue
+        likely = candidates(places, path, first, last_line(root, path, first))[:MOST_LOOKS]
+        giving = [fault for fault in ((kind, number, faults.KINDS[kind][0]) for kind, number in likely) if against in looks.look(fault)]
+        reached += bool(giving)
+        for fault in giving[:MOST_FAULTS]:
             mutant.tried.add((command.name, fault))
             mutant.reached += 1
-            reaching[mutant] += 1
             mutant.outcome = "survived" if mutant.outcome in (None, "not reached") else mutant.outcome
+            faults.CLEAN["SW_MUTANT"] = f"{mutant.condition}:{int(mutant.forced)}"
+            wrong = fails(command, fault)
+            del faults.CLEAN["SW_MUTANT"]
             if wrong:
-                sound[fault] = sound[fault] if fault in sound else not fails(command, fault)
-                if sound[fault]:
-                    mutant.outcome, mutant.by = "caught", f"e2e:faults:{command.name} {':'.join(map(str, fault))}"
-                    break
-    return len(reaching)
+                mutant.outcome, mutant.by = "caught", f"e2e:faults:{command.name} {':'.join(map(str, fault))}"
+                break
+    return reached
 
 
 def judge(test, folder, mutants, write):

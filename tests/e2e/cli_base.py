@@ -3,9 +3,11 @@ their checksums, so its folder is small and can be moved; a base that is gone or
 
 import array
 import json
+import math
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import time
 
@@ -126,6 +128,14 @@ def change(file, name, bits=1, at=None):
     offset += size // 2 if at is None else at
     flip(file, offset, bits)
     return offset
+
+
+def to_infinity(file, name):
+    """The changes that make a tensor's first element infinite."""
+    with open(file, "rb") as content:
+        content.seek(place_of(file, name)[0])
+        value = content.read(4)
+    return [(old ^ new, at) for at, (old, new) in enumerate(zip(value, struct.pack("<f", math.inf)))]
 
 
 def a_run_keeps_only_the_checksums():
@@ -256,8 +266,8 @@ def a_base_that_changed_is_refused():
         change(weights, ATTENTION)
         program.must("verify", path(name))
         before = exported(name)
-        for bits, at in ((1, None), (0x7F, 3)):  # one bit, and an infinity or a large number
-            offset = change(weights, MLP, bits, at)
+        for changes in ([(1, None)], [(0x7F, 3)], to_infinity(weights, MLP)):  # one bit, a large number, an infinity
+            offset = [change(weights, MLP, *each) for each in changes][-1]
             problems += refused_by_all("a changed base", name, MLP, weights, "grain", "--model DIR")
             ended = program.run("verify", path(name), "--json")
             bad = json.loads(ended.out)["bad"]
@@ -267,7 +277,8 @@ def a_base_that_changed_is_refused():
                 problems.append(f"verify names the offset {bad[0]['offset']} for {offset}")
             if MLP not in program.run("verify", path(name)).out:
                 problems.append("verify does not print the tensor")
-            change(weights, MLP, bits, at)
+            for each in changes:
+                change(weights, MLP, *each)
         problems += [] if exported(name) == before else [f"{name}: other weights"]
         program.must("resume", path(name), "--steps", HALF + 1)
     return problems

@@ -32,9 +32,9 @@ TIED, UNTIED = (FOLDER,), ("llama-tiny", "--init")
 WIDE = (hf_folder.make(path("wide-folder"), hf_folder.config(n_embd=160, n_layer=1, n_head=4), None), "--init")
 
 
-def train(run, *more, model=TIED, steps=STEPS, place="optimizer=nvme", rate="1e-2"):
+def train(run, *more, model=TIED, steps=STEPS, place="optimizer=nvme", rate="1e-2", shape=program.SHAPE):
     return ["train", "--model", *model, "--data", DATA, "--run", path(run), "--steps", steps, "--schedule-steps",
-            STEPS, "--warmup", 1, "--lr", rate, *program.SHAPE, "--place", place, *more]
+            STEPS, "--warmup", 1, "--lr", rate, *shape, "--place", place, *more]
 
 
 def a_bit_that_flips_while_a_run_trains_reaches_no_export():
@@ -159,11 +159,15 @@ def other_commands_read_frozen_weights():
     return problems
 
 
-def two_ranks(*arguments):
-    done = program.limits.run(threads(2, program.command(*arguments)), stdin=subprocess.DEVNULL, capture_output=True,
+def on_ranks(ranks, *arguments):
+    done = program.limits.run(threads(ranks, program.command(*arguments)), stdin=subprocess.DEVNULL, capture_output=True,
                           text=True, check=False)
     if done.returncode != 0:
-        raise RuntimeError(f"two ranks of {' '.join(map(str, arguments))}: {done.stderr[-500:]}")
+        raise RuntimeError(f"{ranks} ranks of {' '.join(map(str, arguments))}: {done.stderr[-500:]}")
+
+
+def two_ranks(*arguments):
+    on_ranks(2, *arguments)
 
 
 def ranks_share_frozen_weights():
@@ -184,6 +188,17 @@ def ranks_share_frozen_weights():
                                       tensors_of(path(run, "exports", f"step-{STEPS}", "model.safetensors")), frozen)
     two_ranks(*train("open-stage", *PARTS, steps=1))
     return problems
+
+
+def one_rank_goes_on_with_what_four_trained():
+    """Four ranks share out the last 7 of 20 grains, which are trained: the second has none that would be its own of all 20."""
+    shape = ("--seq", program.SEQ, "--micro-batch", 1, "--batch-tokens", 4 * program.SEQ, "--threads", 1)
+    on_ranks(4, *train("four-ranks", "--freeze", "embedding,*.mlp.*,*.ln_f.*", "--zero", 2, model=WIDE, steps=HALF, shape=shape))
+    before = exported("four-ranks")
+    program.must("resume", path("four-ranks"), "--steps", STEPS)
+    after = exported("four-ranks")
+    return wrong_changes("one rank after four", before, after,
+                         lambda name: all(part not in name for part in (".attn.", ".ln_1.", ".ln_2.")))
 
 
 def flip(file, offset):
@@ -332,7 +347,8 @@ def a_plan_shows_what_freezing_saves():
 script_test.run(a_bit_that_flips_while_a_run_trains_reaches_no_export,
                 exports_hold_frozen_weights_as_they_were_loaded, a_resumed_run_has_the_same_bits,
                 frozen_tensors_stay_as_they_were,
-                other_commands_read_frozen_weights, ranks_share_frozen_weights, damage_is_found_and_refused,
+                other_commands_read_frozen_weights, ranks_share_frozen_weights, one_rank_goes_on_with_what_four_trained,
+                damage_is_found_and_refused,
                 runs_that_have_the_grains_go_on, what_cannot_be_frozen_is_refused, runs_of_before_go_on, a_recipe_repeats_it,
                 a_start_that_was_cut_off_is_begun_again,
                 a_plan_shows_what_freezing_saves)

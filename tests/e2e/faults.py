@@ -19,13 +19,14 @@ import sys
 import hf_folder
 import program
 from program import script_test
+from ranks_jobs import threads
 
 # Kinds as in faults.c, each with the errors that it fails with in turn.
 KINDS = {"memory": ("ENOMEM",), "map": ("ENOMEM",), "open": ("EMFILE", "EIO"), "read": ("EIO",), "write": ("ENOSPC", "EIO"),
          "size": ("ENOSPC", "EIO"), "flush": ("EIO", "ENOSPC"), "name": ("EIO", "ENOSPC"), "remove": ("EIO",),
          "ring": ("ENOMEM", "EIO"), "drive": ("EBADF",), "thread": ("EAGAIN",)}
 # A call of these kinds that failed may have lost bytes or names, even where all looks right; those of a cache may.
-NEVER_SILENT, CACHE = ("flush", "size"), "cache.c"
+NEVER_SILENT, CACHE = ("flush", "size", "write"), "cache.c"
 REPORT = struct.Struct(f"{len(KINDS) + 1}Q32s24Q")
 MOST_PLACES = 16384
 MARK, KEPT_WORK = "spillway.partial", "what is done is kept"
@@ -72,14 +73,14 @@ def report():
     return dict(zip(KINDS, counts)), failed, what.split(b"\0")[0].decode(), addresses
 
 
-def run_with(arguments, fault=None):
-    """Runs a command with a fault, (kind, number, error)."""
+def run_with(arguments, fault=None, and_later=""):
+    """Runs a command with a fault, (kind, number, error). and_later ":on": each later call of the kind fails, too."""
     with open(FAULTS, "wb") as file:
         file.truncate(REPORT.size + 4 * MOST_PLACES * len(KINDS))
     environment = {**CLEAN, "LD_PRELOAD": os.environ["SW_FAULT_LIBRARY"], "SW_FAULTS": FAULTS}
     if fault is not None:
         kind, number, error = fault
-        environment["SW_FAULT"] = f"{kind}:{number}:{getattr(errno, error)}"
+        environment["SW_FAULT"] = f"{kind}:{number}:{getattr(errno, error)}{and_later}"
     return run(arguments, environment)
 
 
@@ -136,7 +137,7 @@ class Command:
         self.name, self.arguments = name, arguments
         begin_work()
         for each in before:
-            must(each)
+            each() if callable(each) else must(each)
         shutil.rmtree(BASE, ignore_errors=True)
         shutil.copytree(WORK, BASE)
         self.before = program.tree(WORK)
@@ -170,10 +171,10 @@ class Command:
         return KEPT_WORK in ended.err and all(is_kept(name) or name.endswith((".journal", ".partial")) for name in changed)
 
     def repeat(self):
-        """The same command without a fault, or where a run came about, its resume."""
+        """The same command without a fault, or where a run came about or has gone back, its resume."""
         ended = run(self.arguments, CLEAN)
-        if ended.code != 0 and self.arguments[0] == "train":
-            again = run(("resume", RUN), CLEAN)
+        if ended.code != 0 and (self.arguments[0] == "train" or BACK[-1] in self.arguments):
+            again = run(("resume", RUN, *self.arguments[2:-1]) if self.arguments[0] == "resume" else ("resume", RUN), CLEAN)
             return again if again.code == 0 else program.Ended(ended.code, "", ended.err + again.err)
         return ended
 
@@ -195,12 +196,15 @@ class Command:
             return True, [f"{self.name} {':'.join(map(str, fault))} {what} [{place_in_source(addresses)}]: {problem}" for problem in problems]
         removal = fault[0] == "remove"
         if ended.code == 0:
-            told = removal or any(word in ended.err for word in reasons(fault[2]))
-            problems += [] if told or self.results() == self.made else ["succeeded with other results and said nothing"]
-            where = place_in_source(addresses) if fault[0] in NEVER_SILENT and not told else ""
+            told = any(word in ended.err for word in reasons(fault[2]))
+            problems += [] if told or removal or self.results() == self.made else ["succeeded with other results and said nothing"]
+            # A stream may be closed whose content was flushed before.
+            where = place_in_source(addresses) if fault[0] in NEVER_SILENT and what != "fclose" and not told else ""
             problems += ["succeeded and said nothing"] if where and CACHE not in where else []
-            # Files that cannot be removed stay.
-            problems += [f"left or lacks {name}" for name in sorted(names() ^ self.names) if not told]
+            # Files that cannot be removed stay, and but for unfinished ones the command says so.
+            told |= removal and "cannot be removed" in ended.err
+            problems += [f"left or lacks {name}" for name in sorted(names() ^ self.names)
+                         if not told and not (removal and name.endswith(".partial"))]
         elif not self.is_undone():
             problems += [] if removal or self.has_kept_work(ended) else self.left()
             problems += self.gone_on(removal)
@@ -266,6 +270,23 @@ def make_inputs():
     must(("export", os.path.join(SCRATCH, "first"), os.path.join(SCRATCH, "weights")))
     shutil.copy(os.path.join(SCRATCH, "weights", "model.safetensors"), MODEL)
     shutil.copytree(MODEL, os.path.join(SCRATCH, "moved"))
+    must(WITH_ADAPTERS)
+    must(("export", RUN, os.path.join(SCRATCH, "adapter")))
+
+
+def start_by_two():
+    """A start by one tensor group of two ranks."""
+    done = program.limits.run(threads(2, program.command(*STARTS, "--tensor", 2)), stdin=subprocess.DEVNULL, capture_output=True,
+                              check=False, env=CLEAN, cwd=SCRATCH)
+    if done.returncode != 0:
+        raise RuntimeError(f"two ranks: status {done.returncode}: {done.stderr.decode(errors='replace')[-800:]}")
+
+
+def start_that_is_cut_off():
+    """A start that can neither remove what announces it nor anything else."""
+    run_with(STARTS, ("remove", 1, "EIO"), ":on")
+    if not os.path.exists(os.path.join(RUN, "starting.json")):
+        raise RuntimeError("the start left nothing")
 
 
 TOKENIZES = ("tokenize", "--model", MODEL, "--data", DATA, "--out", TOKENS, "--threads", 1)
@@ -275,6 +296,7 @@ AWAY = "weights=nvme,grads=nvme,optimizer=nvme,trained="
 # Adapters on the host beside a base in nf4 on a drive; then both on the drive.
 OVER_A_DRIVE = (*start("chats.jsonl", place=AWAY + "host"), "--lora", 2, "--base-format", "nf4")
 ON_PAIRS = (*start("pairs.jsonl", 2), "--dpo")
+BACK = (*RESUMES, "--previous")
 # Each command, and those before it.
 COMMANDS = {"train": (STARTS,), "resume": (RESUMES, STARTS), "conversion": ((*RESUMES, "--optimizer-state", "bf16"), STARTS),
             "export": (("export", RUN, OUT, "--dtype", "bf16"), STARTS), "tokenize": (TOKENIZES,),
@@ -283,7 +305,11 @@ COMMANDS = {"train": (STARTS,), "resume": (RESUMES, STARTS), "conversion": ((*RE
             "export of a base": (("export", RUN, OUT), ON_A_BASE), "export of adapters": (("export", RUN, OUT), WITH_ADAPTERS),
             "train over a drive": (OVER_A_DRIVE,), "resume over a drive": ((*RESUMES, "--place", AWAY + "nvme"), OVER_A_DRIVE),
             "train on pairs": (ON_PAIRS,),
-            "export merged": (("export", RUN, OUT, "--merge"), WITH_ADAPTERS)}
+            "export merged": (("export", RUN, OUT, "--merge"), WITH_ADAPTERS),
+            "train on an adapter": ((*STARTS, "--adapter", "adapter"),),
+            "train with frozen weights": ((*STARTS, "--init", "--freeze", "*.mlp.*"),),  # kept in the run's folder
+            "verify": (("verify", RUN), ON_A_BASE), "train again": (STARTS, start_that_is_cut_off), "go back": (BACK, STARTS),
+            "export of a group": (("export", RUN, OUT), start_by_two), "resume of a group": ((*RESUMES, "--tensor", 1), start_by_two)}
 
 
 def numbers(places, draw):
