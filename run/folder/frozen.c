@@ -468,8 +468,6 @@ static sw_status fill(void *context, int64_t unit, int64_t first, int64_t count,
         count -= run;
         out += run;
     }
-    if (first < end && self->trained.fill == NULL)
-        memset(out, 0, (size_t)(end - first) * sizeof *out);
     return first < end && self->trained.fill != NULL
                ? self->trained.fill(self->trained.context, unit, first, end - first, out)
                : SW_OK;

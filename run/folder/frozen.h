@@ -55,8 +55,8 @@ void sw_frozen_close(struct sw_frozen *self);
 const char *sw_frozen_base(const struct sw_frozen *self);
 
 /* Returns in *out the frozen weights, each grain checked whenever it is read, and all other weights from `trained`,
- * whose context must live as long, or zeros where it has no fill. Opens the base again after sw_frozen_rest. self NULL:
- * everything comes from `trained`. */
+ * whose context must live as long; without a fill, it leaves them as they are. Opens the base again after
+ * sw_frozen_rest. self NULL: everything comes from `trained`. */
 sw_status sw_frozen_load(struct sw_frozen *self, const struct sw_load *trained, struct sw_load *out);
 /* Closes the base, and frees its memory, until the next sw_frozen_load. self may be NULL. */
 void sw_frozen_rest(struct sw_frozen *self);
