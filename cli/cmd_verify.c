@@ -54,6 +54,8 @@ static sw_status open_stores(struct verification *v) {
         status = sw_reference_check(v->given->from, &run);
     }
     v->bad_files = status == SW_OK ? sw_run_damaged_copies(v->given->from, run.model_files) : NULL;
+    if (status == SW_OK && v->bad_files == NULL)
+        status = sw_fail(SW_ERR_NOMEM, "no memory to read the files of the model that the run keeps");
     sw_run_release(&run);
     return status;
 }

@@ -838,8 +838,10 @@ sw_status sw_run_keep_model(const char *folder, const char *model, json_t **out)
     return copy_files(model, folder, *out);
 }
 
-/* Returns what is wrong with a copy; NULL: nothing. */
-static const char *damage_of(const char *path, const char *digest) {
+enum { DAMAGE_CHARS = 96 };
+
+/* Returns what is wrong with a copy, perhaps in text[]; NULL: nothing. */
+static const char *damage_of(const char *path, const char *digest, char text[DAMAGE_CHARS]) {
     SW_HANDLES_ERRORS();
     char found[DIGEST_CHARS];
     struct stat info;
@@ -847,8 +849,10 @@ static const char *damage_of(const char *path, const char *digest) {
         return "missing";
     if (!S_ISREG(info.st_mode))
         return "no regular file";
-    if (digest_of(path, found) != SW_OK)
-        return "cannot be read";
+    if (digest_of(path, found) != SW_OK) {
+        snprintf(text, DAMAGE_CHARS, "cannot be read: %s", strerror(errno));
+        return text;
+    }
     return digest != NULL && strcmp(found, digest) == 0 ? NULL : "wrong checksum";
 }
 
@@ -856,12 +860,15 @@ json_t *sw_run_damaged_copies(const char *folder, const json_t *digests) {
     json_t *list = json_array();
     for (int i = 0; sw_model_file_names[i] != NULL && list != NULL; i++) {
         const json_t *digest = json_object_get(digests, sw_model_file_names[i]);
-        char path[PATH_MAX];
+        char path[PATH_MAX], text[DAMAGE_CHARS];
         if (digest == NULL || snprintf(path, sizeof path, "%s/%s", folder, sw_model_file_names[i]) >= PATH_MAX)
             continue;
-        const char *damage = damage_of(path, json_string_value(digest));
-        if (damage != NULL)
-            json_array_append_new(list, json_pack("{s:s, s:s}", "file", path, "reason", damage));
+        const char *damage = damage_of(path, json_string_value(digest), text);
+        if (damage != NULL &&
+            json_array_append_new(list, json_pack("{s:s, s:s}", "file", path, "reason", damage)) != 0) {
+            json_decref(list);
+            list = NULL;
+        }
     }
     return list;
 }
