@@ -19,7 +19,7 @@ MOST_FAULTS = 4  # of each command that a mutant is tried with
 MOST_LOOKS = 16  # faults of each command that are looked at for a mutant
 LINES_BEFORE = 8  # a condition may ask for what was made so many lines before
 # A mutant hangs that takes more CPU seconds than this, or uses next to none for so long.
-LIMIT_S, STILL_S = 15, 10
+LIMIT_S, STILL_S = 20, 40
 ELSEWHERE = "tokenize"  # commands whose names begin so have nothing to do with a run
 CHAIN = struct.Struct("26Q")  # struct chain of faults.c
 
@@ -98,20 +98,26 @@ def fails(command, fault):
         return True
 
 
+def looked(faults, command, fault):
+    """Returns whether the checks find something wrong, and the values that conditions have meanwhile."""
+    with tempfile.NamedTemporaryFile("r", prefix="spillway-seen-") as notes:
+        faults.CLEAN["SW_MUTANTS_SEEN"] = notes.name
+        wrong = fails(command, fault)
+        faults.CLEAN["SW_MUTANTS_SEEN"] = os.devnull
+        return wrong, {line.strip() for line in notes}
+
+
 class Looks:
     """The faults of a command, and the values that conditions have with each, without a mutant."""
 
     def __init__(self, faults, command):
         self.faults, self.command, self.found = faults, command, {}
 
-    def look(self, fault):
-        """Returns the values that conditions have with a fault; none where the checks find something wrong."""
+    def values(self, fault):
+        """There are none where the checks find something wrong."""
         if fault not in self.found:
-            with tempfile.NamedTemporaryFile("r", prefix="spillway-seen-") as notes:
-                self.faults.CLEAN["SW_MUTANTS_SEEN"] = notes.name
-                wrong = fails(self.command, fault)
-                self.faults.CLEAN["SW_MUTANTS_SEEN"] = os.devnull
-                self.found[fault] = set() if wrong else {line.strip() for line in notes}
+            wrong, values = looked(self.faults, self.command, fault)
+            self.found[fault] = set() if wrong else values
         return self.found[fault]
 
 
@@ -123,18 +129,21 @@ def judge_by(faults, command, mutants, root, done=lambda: None):
         path, first = mutant.path(), int(mutant.condition.split(":")[1])
         against = f"{mutant.condition}:{int(not mutant.forced)}"
         likely = candidates(places, path, first, last_line(root, path, first))[:MOST_LOOKS]
-        giving = [fault for fault in ((kind, number, faults.KINDS[kind][0]) for kind, number in likely) if against in looks.look(fault)]
-        reached += bool(giving)
+        giving = [fault for fault in ((kind, number, faults.KINDS[kind][0]) for kind, number in likely) if against in looks.values(fault)]
+        tried = len(mutant.tried)
         for fault in giving[:MOST_FAULTS]:
+            faults.CLEAN["SW_MUTANT"] = f"{mutant.condition}:{int(mutant.forced)}"
+            wrong, values = looked(faults, command, fault)
+            del faults.CLEAN["SW_MUTANT"]
+            if against not in values:  # threads have shifted the number of the call
+                continue
             mutant.tried.add((command.name, fault))
             mutant.reached += 1
             mutant.outcome = "survived" if mutant.outcome in (None, "not reached") else mutant.outcome
-            faults.CLEAN["SW_MUTANT"] = f"{mutant.condition}:{int(mutant.forced)}"
-            wrong = fails(command, fault)
-            del faults.CLEAN["SW_MUTANT"]
             if wrong:
                 mutant.outcome, mutant.by = "caught", f"e2e:faults:{command.name} {':'.join(map(str, fault))}"
                 break
+        reached += len(mutant.tried) > tried
     return reached
 
 

@@ -33,7 +33,7 @@ MARK, KEPT_WORK = "spillway.partial", "what is done is kept"
 SAMPLE, SEED = os.environ.get("SW_TEST_FAULTS", "2"), int(os.environ.get("SW_TEST_SEED", "20261126"))
 ALONE = sys.argv[1:]
 SCRATCH = program.scratch_folder()
-MODEL, DATA, PAIRS = (os.path.join(SCRATCH, name) for name in ("model", "chats.jsonl", "pairs.jsonl"))
+MODEL, WIDE, DATA, PAIRS = (os.path.join(SCRATCH, name) for name in ("model", "wide", "chats.jsonl", "pairs.jsonl"))
 # The folder that commands change, and a copy of it from before the command that is tried.
 WORK, BASE = os.path.join(SCRATCH, "work"), os.path.join(SCRATCH, "base")
 RUN, OUT, TOKENS = (os.path.join(WORK, name) for name in ("run", "out", "tokens.bin"))
@@ -41,9 +41,9 @@ FAULTS = os.path.join(SCRATCH, "faults")
 CLEAN = {**os.environ, "TMPDIR": os.path.join(WORK, "tmp"), "XDG_CACHE_HOME": os.path.join(WORK, "cache")}
 
 
-def start(data, sequences=1, place="grads=host,optimizer=nvme"):
+def start(data, sequences=1, place="grads=host,optimizer=nvme", model="model"):
     """A run on a file of the scratch folder with so many sequences a step, which evaluates, exports and samples."""
-    return ("train", "--model", "model", "--data", data, "--steps", 2, "--seq", 64, "--micro-batch", sequences, "--batch-tokens",
+    return ("train", "--model", model, "--data", data, "--steps", 2, "--seq", 64, "--micro-batch", sequences, "--batch-tokens",
             64 * sequences, "--threads", 1, "--precision", "fp32", "--allow-buffered", "--schedule-steps", 20, "--place",
             place, "--run", "work/run", "--val", "10%", "--eval-every", 1, "--export-every", 1, "--keep", 1,
             "--sample-every", 2, "--sample-tokens", 2, "--sample-prompt", "a")
@@ -257,13 +257,15 @@ def wrong_end(ended, name, fault):
 
 
 def make_inputs():
-    """A model with random weights and a tokenizer of bytes, and chats, so that a start makes tokens first."""
+    """A model with random weights and a tokenizer of bytes, and chats, so that a start makes tokens first. And a wider
+    model without weights, whose MLP has more than the MiB that is written at once."""
     begin_work()
-    os.mkdir(MODEL)
     config = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 260, "n_positions": 64, "n_embd": 16,
               "n_layer": 1, "n_head": 2, "eos_token_id": 257}
-    program.write(os.path.join(MODEL, "config.json"), json.dumps(config))
-    hf_folder.write_chat_tokenizer(MODEL, first=256)
+    for folder, width in ((MODEL, 16), (WIDE, 192)):
+        os.mkdir(folder)
+        program.write(os.path.join(folder, "config.json"), json.dumps({**config, "n_embd": width}))
+        hf_folder.write_chat_tokenizer(folder, first=256)
     program.write(DATA, "".join(hf_folder.chat(program.text(i, 4), program.text(i + 100, 6)) for i in range(30)))
     program.write(PAIRS, "".join(json.dumps({"prompt": f"{i}+{i}=", "chosen": str(2 * i), "rejected": "none"}) + "\n" for i in range(30)))
     must((*STARTS[:STARTS.index("--run")], "--init", "--run", os.path.join(SCRATCH, "first")))
@@ -280,6 +282,13 @@ def start_by_two():
                               check=False, env=CLEAN, cwd=SCRATCH)
     if done.returncode != 0:
         raise RuntimeError(f"two ranks: status {done.returncode}: {done.stderr.decode(errors='replace')[-800:]}")
+
+
+def start_on_a_drive():
+    """A start whose drive is then mounted elsewhere."""
+    os.mkdir(os.path.join(WORK, "drive"))
+    must((*STARTS, "--nvme", "work/drive"))
+    os.rename(os.path.join(WORK, "drive"), os.path.join(WORK, "mounted"))
 
 
 def start_that_is_cut_off():
@@ -302,14 +311,15 @@ COMMANDS = {"train": (STARTS,), "resume": (RESUMES, STARTS), "conversion": ((*RE
             "export": (("export", RUN, OUT, "--dtype", "bf16"), STARTS), "tokenize": (TOKENIZES,),
             "tokenize anew": ((*TOKENIZES, "--pack", 64), TOKENIZES), "train on a base": (ON_A_BASE,),
             "resume on a base": ((*RESUMES, "--model", os.path.join(SCRATCH, "moved")), ON_A_BASE),
-            "export of a base": (("export", RUN, OUT), ON_A_BASE), "export of adapters": (("export", RUN, OUT), WITH_ADAPTERS),
+            "export of a base": (("export", RUN, OUT, "--model", os.path.join(SCRATCH, "moved")), ON_A_BASE), "export of adapters": (("export", RUN, OUT), WITH_ADAPTERS),
             "train over a drive": (OVER_A_DRIVE,), "resume over a drive": ((*RESUMES, "--place", AWAY + "nvme"), OVER_A_DRIVE),
             "train on pairs": (ON_PAIRS,),
             "export merged": (("export", RUN, OUT, "--merge"), WITH_ADAPTERS),
             "train on an adapter": ((*STARTS, "--adapter", "adapter"),),
-            "train with frozen weights": ((*STARTS, "--init", "--freeze", "*.mlp.*"),),  # kept in the run's folder
+            "train with frozen weights": ((*start("chats.jsonl", model="wide"), "--init", "--freeze", "*.mlp.*"),),  # kept in the run's folder
             "verify": (("verify", RUN), ON_A_BASE), "train again": (STARTS, start_that_is_cut_off), "go back": (BACK, STARTS),
-            "export of a group": (("export", RUN, OUT), start_by_two), "resume of a group": ((*RESUMES, "--tensor", 1), start_by_two)}
+            "export of a group": (("export", RUN, OUT), start_by_two), "resume of a group": ((*RESUMES, "--tensor", 1), start_by_two),
+            "conversion elsewhere": ((*RESUMES, "--optimizer-state", "bf16", "--nvme", "work/mounted"), start_on_a_drive)}
 
 
 def numbers(places, draw):
