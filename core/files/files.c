@@ -65,8 +65,8 @@ sw_status sw_file_write_all(int file, const char *path, const char *text, size_t
     return SW_OK;
 }
 
-/* Flushes the folder that holds a path, and writes the folder's name to `folder`. Returns an errno, or 0. */
-static int flush_folder_of(const char *path, char folder[PATH_CHARS]) {
+sw_status sw_file_flush_folder_of(const char *path) {
+    char folder[PATH_CHARS];
     snprintf(folder, PATH_CHARS, "%s", path);
     char *slash = strrchr(folder, '/');
     if (slash == NULL)
@@ -79,13 +79,7 @@ static int flush_folder_of(const char *path, char folder[PATH_CHARS]) {
     const int error = errno;
     if (directory >= 0)
         close(directory);
-    return flushed ? 0 : error;
-}
-
-sw_status sw_file_flush_folder_of(const char *path) {
-    char folder[PATH_CHARS];
-    const int error = flush_folder_of(path, folder);
-    return error == 0 ? SW_OK : sw_fail(SW_ERR_IO, "the folder %s cannot be flushed: %s", folder, strerror(error));
+    return flushed ? SW_OK : sw_fail(SW_ERR_IO, "the folder %s cannot be flushed: %s", folder, strerror(error));
 }
 
 /* Creates a file in place of whatever has its name. If that is a link, removes the link and never its target. */
@@ -338,11 +332,13 @@ sw_status sw_folder_remove(const char *folder) {
     return sw_fail(SW_ERR_IO, "%s cannot be removed: %s", folder, strerror(errno));
 }
 
-void sw_folder_remove_empty(const char *folder) {
-    char parent[PATH_CHARS];
+sw_status sw_folder_remove_empty(const char *folder) {
     /* A folder that came back after a power loss would block the next start. */
     if (sw_path_rmdir(folder) == 0)
-        (void)flush_folder_of(folder, parent);
+        return sw_file_flush_folder_of(folder);
+    return errno == ENOENT || errno == ENOTEMPTY || errno == EEXIST
+               ? SW_OK
+               : sw_fail(SW_ERR_IO, "%s cannot be removed: %s", folder, strerror(errno));
 }
 
 const char *sw_download_fault(const char *begin, size_t bytes) {

@@ -61,8 +61,8 @@ sw_status sw_folder_empty(const char *folder, const char *but);
 /* Removes a folder with its files, if it exists, so that it does not come back after a power loss. Refuses a link, and
  * a folder with folders in it. */
 sw_status sw_folder_remove(const char *folder);
-/* Removes a folder if it is empty, so that it does not come back after a power loss. */
-void sw_folder_remove_empty(const char *folder);
+/* Removes a folder if it exists and is empty, so that it does not come back after a power loss. */
+sw_status sw_folder_remove_empty(const char *folder);
 
 /* Describes what a failed download left in place of a model's file, by the file's first bytes: "a git-lfs pointer ..."
  * or "a page of HTML ...", with what to do. NULL: neither. */

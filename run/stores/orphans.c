@@ -26,9 +26,7 @@ sw_status sw_stores_remove_at(const char *place, const char *id, int64_t last_st
     int rank, ranks;
     SW_TRY(sw_store_remove(place, id, last_step));
     const char *slash = strrchr(place, '/');
-    if (slash != NULL && sscanf(slash, "/rank-%d-of-%d", &rank, &ranks) == 2)
-        sw_folder_remove_empty(place);
-    return SW_OK;
+    return slash != NULL && sscanf(slash, "/rank-%d-of-%d", &rank, &ranks) == 2 ? sw_folder_remove_empty(place) : SW_OK;
 }
 
 static const char *from_folder(const char *folder, const char *path) {

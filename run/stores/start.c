@@ -179,7 +179,7 @@ static sw_status look(void *context, int64_t rank, const char *place) {
     const char *slash = strrchr(place, '/');
     const bool of_rank = slash != NULL && is_of_rank(slash + 1, rest->run);
     if (of_rank)
-        sw_folder_remove_empty(place);
+        (void)sw_folder_remove_empty(place); /* a folder that stays is found next */
     rest->found = rest->found || (!is_device && (of_rank ? sw_path_exists(place) : sw_store_is_at(place)));
     return SW_OK;
 }
