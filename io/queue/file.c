@@ -248,7 +248,8 @@ sw_status sw_file_identify(int fd, const char *path, struct sw_file_identity *ou
 
 sw_status sw_file_open_again(const char *path, const struct sw_file_identity *expected, int *out_fd) {
     struct sw_file_identity found;
-    SW_TRY(sw_file_open_to_read(path, out_fd));
+    if (sw_file_open_to_read(path, out_fd) != SW_OK)
+        return SW_ERR_IO; /* the path was right before, so this is no error of an argument */
     sw_status status = sw_file_identify(*out_fd, path, &found);
     if (status == SW_OK && memcmp(&found, expected, sizeof found) != 0)
         status = sw_fail(SW_ERR_CORRUPT, "%s changed while it was in use: begin again once nothing writes to it", path);

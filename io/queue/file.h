@@ -55,8 +55,8 @@ struct sw_file_identity {
     int64_t device, inode, bytes, written_s, written_ns;
 };
 sw_status sw_file_identify(int fd, const char *path, struct sw_file_identity *out);
-/* Opens a regular file as sw_file_open_to_read does. Refuses any other file than `expected` with SW_ERR_CORRUPT: what
- * was learned about that one, such as offsets, may be wrong for this one. */
+/* Opens a regular file that was open before, or fails with SW_ERR_IO. Refuses any other file than `expected` with
+ * SW_ERR_CORRUPT: what was learned about that one, such as offsets, may be wrong for this one. */
 sw_status sw_file_open_again(const char *path, const struct sw_file_identity *expected, int *out_fd);
 /* Returns the file's length. */
 sw_status sw_file_size(int fd, const char *path, int64_t *out_bytes);
