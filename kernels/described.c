@@ -74,9 +74,9 @@ static struct sw_op_size size_of_attention(sw_device_op op, const struct sw_atte
                                .work = attention_work(shape, products)};
 }
 
-/* Returns the flops of a grouped product with as many rows as its shape allows. */
+/* Returns the flops of a grouped product with as many rows as it is priced for. */
 static double grouped_flops(const struct sw_grouped_gemm *shape) {
-    return 2.0 * (double)shape->rows * (double)shape->n * (double)shape->k;
+    return 2.0 * (double)sw_priced_rows(shape) * (double)shape->n * (double)shape->k;
 }
 
 /* Its speed depends on the rows of an expert, so these are its first side. */
@@ -84,7 +84,7 @@ static struct sw_op_size size_of_grouped(const struct sw_grouped_gemm *shape) {
     return (struct sw_op_size){.op = SW_DEVICE_GROUPED_GEMM,
                                .kind =
                                    shape->weight_gradient | shape->transpose_b << 1 | (shape->out != shape->in) << 3,
-                               .m = sw_div_up(shape->rows, shape->experts),
+                               .m = sw_div_up(sw_priced_rows(shape), shape->experts),
                                .n = shape->n,
                                .k = shape->k,
                                .work = fmax(1.0, grouped_flops(shape))};

@@ -13,6 +13,11 @@ static double bytes_of(sw_dtype type, double typed_elems, double fp32_elems) {
     return typed_elems * (double)sw_dtype_bytes(type) + fp32_elems * (double)sizeof(float);
 }
 
+/* Returns the number of rows that an op is priced for. */
+static double priced_rows(const struct sw_row_run *run, int64_t rows) {
+    return (double)(run->first == NULL ? rows : run->likely);
+}
+
 static double layernorm_forward(const void *args) {
     const struct sw_layernorm_forward *op = args;
     assert(op->rows >= 0 && op->cols > 0 && op->epsilon >= 0.0f && op->mean != NULL && op->rstd != NULL);
@@ -118,14 +123,15 @@ static double activation_backward(const void *args) {
 static double gated_forward(const void *args) {
     const struct sw_gated_forward *op = args;
     assert(op->rows >= 0 && op->cols > 0 && op->x != NULL && op->y != NULL && op->x != op->y);
-    return bytes_of(op->type, 3.0 * (double)(op->rows * op->cols), 0.0);
+    return bytes_of(op->type, 3.0 * priced_rows(&op->run, op->rows) * (double)op->cols, 0.0);
 }
 
 static double gated_backward(const void *args) {
     const struct sw_gated_backward *op = args;
     assert(op->rows >= 0 && op->cols > 0 && op->x != NULL && op->dy != NULL && op->dx != NULL && op->dx != op->dy);
     assert(op->activated == NULL || (op->activated != op->x && op->activated != op->dy && op->activated != op->dx));
-    return bytes_of(op->type, (op->activated == NULL ? 5.0 : 6.0) * (double)(op->rows * op->cols), 0.0);
+    return bytes_of(op->type, (op->activated == NULL ? 5.0 : 6.0) * priced_rows(&op->run, op->rows) * (double)op->cols,
+                    0.0);
 }
 
 static double add(const void *args) {
@@ -370,32 +376,36 @@ static double tally_routing(const void *args) {
 
 static double permute_rows(const void *args) {
     const struct sw_permute_rows *op = args;
-    const double pairs = (double)(op->rows * op->chosen);
+    const double pairs = priced_rows(&op->run, op->rows * op->chosen);
     assert(op->rows >= 0 && op->cols > 0 && op->chosen > 0 && op->source != NULL && op->x != NULL && op->y != NULL);
     return bytes_of(op->type, ((double)op->rows + pairs) * (double)op->cols, pairs);
 }
 
 static double unpermute_rows(const void *args) {
     const struct sw_unpermute_rows *op = args;
-    const double pairs = (double)(op->rows * op->chosen), own_passes = op->addend == NULL ? 1.0 : 2.0;
+    const double pairs = priced_rows(&op->run, op->rows * op->chosen), elems = (double)(op->rows * op->cols);
+    const double typed = (op->addend != NULL ? elems : 0.0) + (op->y != NULL ? elems : 0.0);
+    const double sums = (op->before != NULL ? elems : 0.0) + (op->after != NULL ? elems : 0.0);
     assert(op->rows >= 0 && op->cols > 0 && op->chosen >= 0 && op->chosen <= SW_MOST_CHOSEN);
     assert(op->place != NULL && op->x != NULL && (op->y == NULL) != (op->after == NULL));
     assert(op->before == NULL || op->addend == NULL || op->falling);
-    return bytes_of(op->type, (own_passes * (double)op->rows + pairs) * (double)op->cols, pairs);
+    return bytes_of(op->type, typed + pairs * (double)op->cols, sums + (double)(op->rows * op->chosen));
 }
 
 static double scale_rows(const void *args) {
     const struct sw_scale_rows *op = args;
     assert(op->rows >= 0 && op->cols > 0 && op->source != NULL && op->weight != NULL);
     assert(op->x != NULL && op->y != NULL);
-    return bytes_of(op->type, 2.0 * (double)(op->rows * op->cols), 2.0 * (double)op->rows);
+    const double rows = priced_rows(&op->run, op->rows);
+    return bytes_of(op->type, 2.0 * rows * (double)op->cols, 2.0 * rows);
 }
 
 static double scale_rows_backward(const void *args) {
     const struct sw_scale_rows_backward *op = args;
     assert(op->rows >= 0 && op->cols > 0 && op->source != NULL && op->weight != NULL && op->d_weight != NULL);
     assert(op->x != NULL && op->dy != NULL && op->dx != NULL && op->x != op->dx);
-    return bytes_of(op->type, 3.0 * (double)(op->rows * op->cols), 3.0 * (double)op->rows);
+    const double rows = priced_rows(&op->run, op->rows);
+    return bytes_of(op->type, 3.0 * rows * (double)op->cols, 3.0 * rows);
 }
 
 static void check_grouped(const struct sw_grouped_gemm *shape) {
@@ -412,7 +422,8 @@ static void check_grouped(const struct sw_grouped_gemm *shape) {
 static double grouped_gemm(const void *args) {
     const struct sw_grouped_product *op = args;
     const struct sw_grouped_gemm *s = op->shape;
-    const double rows = (double)s->rows, n = (double)s->n, k = (double)s->k, matrices = (double)s->experts * n * k;
+    const double rows = (double)sw_priced_rows(s), n = (double)s->n, k = (double)s->k,
+                 matrices = (double)s->experts * n * k;
     check_grouped(s);
     assert(op->offset != NULL && op->a != NULL && op->b != NULL && op->c != NULL && (op->bias != NULL) == s->bias);
     if (s->weight_gradient)

@@ -351,8 +351,9 @@ struct sw_activation_backward {
  * neither reads nor writes other rows. */
 struct sw_row_run {
     const int32_t *first, *end;
+    int64_t likely; /* the number of rows that prices count */
 };
-#define SW_ALL_ROWS ((struct sw_row_run){NULL, NULL})
+#define SW_ALL_ROWS ((struct sw_row_run){NULL, NULL, 0})
 
 /* A row of x holds `cols` gates and then `cols` values; y[row][col] = f(gate)·value. */
 struct sw_gated_forward {
@@ -649,7 +650,11 @@ struct sw_grouped_gemm {
     bool bias;
     sw_dtype in, out; /* out: SW_F32 for a weight gradient */
     int64_t matrix_stride, bias_stride;
+    int64_t likely_rows; /* the number of rows that prices count; 0: `rows` */
 };
+static inline int64_t sw_priced_rows(const struct sw_grouped_gemm *shape) {
+    return shape->likely_rows > 0 ? shape->likely_rows : shape->rows;
+}
 struct sw_grouped_product {
     const struct sw_grouped_gemm *shape;
     const int32_t *offset; /* [experts + 1], never falling */

@@ -30,12 +30,18 @@ static int64_t end_of(struct sw_expert_run run) {
     return run.first + run.count;
 }
 
+/* Returns the number of pairs that so many experts have if all have as many, which is what prices count. */
+static int64_t likely_rows(const struct sw_model *model, int64_t experts) {
+    return sw_div_up(sw_experts_pairs(model) * experts, model->config.experts);
+}
+
 struct sw_row_run sw_experts_places(const struct sw_model *model, const struct sw_unit_call *call,
                                     const struct saved *s) {
     const struct sw_expert_run own = experts_in(model, call->unit);
-    return own.count == model->config.experts
-               ? SW_ALL_ROWS
-               : (struct sw_row_run){.first = s->expert_offset + own.first, .end = s->expert_offset + end_of(own)};
+    return own.count == model->config.experts ? SW_ALL_ROWS
+                                              : (struct sw_row_run){.first = s->expert_offset + own.first,
+                                                                    .end = s->expert_offset + end_of(own),
+                                                                    .likely = likely_rows(model, own.count)};
 }
 
 /* A run of experts whose matrices of one kind are the same distance apart in the unit, and are all trained or all
@@ -105,6 +111,7 @@ static struct sw_grouped_gemm product_of(const struct sw_model *model, enum sw_e
                                     .transpose_b = pass == FORWARD,
                                     .in = type,
                                     .out = pass == WEIGHT_GRADIENT ? SW_F32 : type,
+                                    .likely_rows = likely_rows(model, run->count),
                                     .matrix_stride = run->count > 1 ? stride : in * out};
 }
 

@@ -15,7 +15,7 @@ from ranks_jobs import mpirun
 SCRATCH = program.scratch_folder()
 RATES = os.path.join(SCRATCH, "rates.json")  # measured by the first that needs them
 STEPS, ROUNDS, RANKS = 2, 3, 2
-FLAGS = """--model --batch-tokens --seq --micro-batch --precision --device --order --tiles --recompute --zero
+FLAGS = """--model --batch-tokens --seq --micro-batch --precision --device --order --tiles --expert-group --recompute --zero
            --device-memory --host-memory --speculate --update --place --threads --chunk-grains --ring-chunks --nvme
            --allow-buffered --rates --steps --rounds --trace --json"""
 FIELDS = {"bench": str, "device": str, "rounds": int, "model": str, "precision": str, "batch_tokens": int,
