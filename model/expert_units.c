@@ -18,6 +18,9 @@ sw_status sw_routed_forward(struct sw_model *model, const struct sw_unit_call *c
     SW_TRY(sw_block_fill_attention(model, call, &s));
     SW_TRY(sw_experts_route(model, call, s.norm2_out, &s));
     SW_TRY(sw_experts_count(model, call, &s));
+    if (call->routing != NULL)
+        SW_TRY(
+            sw_copy_to_host(call->stream, call->routing, s.expert_offset, (model->config.experts + 1) * number_bytes));
     SW_TRY(copy_handed(call, at.normed, s.norm2_out, hidden_bytes));
     SW_TRY(copy_handed(call, at.weight, s.expert_weight, pairs_bytes));
     SW_TRY(copy_handed(call, at.offset, s.expert_offset, (model->config.experts + 1) * number_bytes));

@@ -668,6 +668,14 @@ static sw_status logits(void *context, const struct sw_unit_call *call) {
     return sw_head_logits(model_for(context, call), call);
 }
 
+/* The routing that a block tells the host is the first place of each expert. */
+static bool has_rows(void *context, int64_t unit, const void *routing) {
+    const struct sw_model *model = context;
+    const int32_t *offset = routing;
+    const struct sw_expert_run own = sw_experts_in(&model->config, &model->cut, unit);
+    return offset[own.first] < offset[own.first + own.count];
+}
+
 static void gather(void *context, const struct sw_gather_call *call) {
     sw_embedding_gather(context, call);
 }
@@ -686,6 +694,7 @@ struct sw_unit_ops sw_model_ops(struct sw_model *model) {
                                 .head = head,
                                 .loss = loss,
                                 .logits = logits,
+                                .has_rows = has_rows,
                                 .gather = gather,
                                 .score = score};
 }

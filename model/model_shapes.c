@@ -560,6 +560,8 @@ struct sw_unit_cost sw_model_unit_cost(const struct sw_model *model, int64_t uni
         .derived_bytes = model->saved[tile.kind].derived_bytes,
         .unnormed_bytes = model->saved[tile.kind].unnormed_bytes,
         .cache_bytes = has(tile.kind, QKV_WEIGHT) ? 2 * sw_cache_values_offset(model) : 0,
+        .routing_bytes = tile.kind == BLOCK_ROUTED ? (model->config.experts + 1) * (int64_t)sizeof(int32_t) : 0,
+        .routed = tile.kind == EXPERT_GROUP,
         .shares_input = !tile.first && tile.index > 1,
         .continues = !tile.first,
         .adapted = model->adapter != NULL,

@@ -61,6 +61,7 @@ struct sw_unit_call {
     int64_t past, count; /* logits: tokens of earlier passes, and of this pass; count 0: a whole micro-batch */
     void *cache;         /* logits: the unit's KV cache; NULL: the plan keeps none */
     float *logits;       /* logits: receives [vocab], host memory */
+    void *routing;       /* logits: receives the unit's routing_bytes, host memory; NULL: not wanted */
 };
 
 typedef sw_status (*sw_unit_function)(void *context, const struct sw_unit_call *call);
@@ -92,6 +93,9 @@ struct sw_unit_ops {
     sw_unit_function head;          /* the loss and its gradient */
     sw_unit_function loss;          /* the loss alone */
     sw_unit_function logits;
+    /* Tells from a routing whether a `routed` unit has rows. Called on the host, by any thread. NULL: no unit is
+     * routed. */
+    bool (*has_rows)(void *context, int64_t unit, const void *routing);
     void (*gather)(void *context, const struct sw_gather_call *call); /* NULL if the plan's gathered_bytes is 0 */
     /* Adds the sums of a micro-batch's pairs to `out`. tokens: as in sw_engine_tokens; losses: call->loss as the head
      * wrote it. Any thread of the host may call it. NULL if the plan has no pair_sequences. */

@@ -35,10 +35,18 @@ static void op_note_times(const struct sw_engine *engine, const struct step_cont
         context->times[op - engine->program->op] = times;
 }
 
-/* Tells whether an op does nothing: a redo that the norm, for which the op has waited, found needless. If only I/O is
- * replayed, all ops do nothing except transfers and the norm, which the commit needs. */
+/* Tells whether the routing, for which the op has waited, gives its unit no rows. */
+static bool lacks_rows(const struct sw_engine *engine, const struct sw_op *op) {
+    return op->routed &&
+           !engine->spec.ops.has_rows(engine->spec.ops.context, op->unit,
+                                      sw_engine_piece(engine, sw_plan_buffer(engine->plan, SW_BUFFER_ROUTING), 0));
+}
+
+/* Tells whether an op does nothing: a redo that the norm, for which the op has waited, found needless, or a transfer of
+ * experts that no token chose. If only I/O is replayed, all ops do nothing except transfers and the norm, which the
+ * commit needs. */
 static bool lane_skips(const struct sw_engine *engine, const struct sw_op *op) {
-    const bool unneeded = op->redo && !engine->pending.redo;
+    const bool unneeded = (op->redo && !engine->pending.redo) || lacks_rows(engine, op);
     return unneeded || (engine->io_only && !sw_lane_is_io(op->lane) && op->kind != SW_OP_COMPUTE_NORM);
 }
 
@@ -48,9 +56,10 @@ static int64_t wait_target(const struct sw_engine *engine, const struct sw_wait 
     return target_step < 0 ? -1 : target_step * engine->program->lane_count[wait->lane] + wait->position;
 }
 
-/* Tells whether an op is work of the host although the lane's other ops run on its device. */
+/* Tells whether an op is work of the host although the lane's other ops run on its device, or begins with some: the
+ * host must have the routing before it gives such a transfer to the device. */
 static bool lane_op_is_of_host(const struct lane *lane, const struct sw_op *op) {
-    return lane->device == NULL || sw_ops[op->kind].of_host;
+    return lane->device == NULL || sw_ops[op->kind].of_host || op->routed;
 }
 
 /* Returns how many ops of a lane have gone far enough for an op that waits for them. On one device work follows earlier

@@ -91,6 +91,7 @@ static sw_status run_unit(const struct op_run *run) {
         .count = context->input.count,
         .cache = sw_engine_operand(engine, op, SW_ROLE_CACHE),
         .logits = context->input.logits,
+        .routing = sw_engine_operand(engine, op, SW_ROLE_ROUTING),
     };
     switch (op->kind) {
     case SW_OP_FORWARD: return ops->forward(ops->context, &call);

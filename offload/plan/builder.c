@@ -258,7 +258,13 @@ void sw_build_transfer(struct sw_builder *b, struct sw_operand from, struct sw_o
 void sw_build_move(struct sw_builder *b, struct sw_operand from, struct sw_operand to, struct sw_what what,
                    const struct sw_chunk *chunk, int64_t bytes) {
     const size_t m = find_move(b, from, to);
-    describe_move(b, sw_build_chunk_op(b, moves[m].kind, chunk), from, to, what, bytes);
+    struct sw_op *op = sw_build_chunk_op(b, moves[m].kind, chunk);
+    op->routed = b->routing_unit >= 0 && b->plan->spec.cost[chunk->unit].routed;
+    const bool routed = op->routed;
+    describe_move(b, op, from, to, what, bytes);
+    if (routed)
+        sw_build_read(b, (struct sw_operand){.slot = b->index->slot[SLOT_ROUTING]},
+                      (struct sw_what){.content = SW_CONTENT_ROUTING, .unit = b->routing_unit});
 }
 
 int64_t sw_build_grads_bytes(const struct sw_builder *b, const struct sw_chunk *chunk) {

@@ -51,6 +51,7 @@ struct sw_builder {
     bool rows_held;                                            /* rows of the embedding are gathered */
     int64_t secondary_units; /* units before this one have had their forward pass, and their secondary shards kept */
     int work_acc_next;
+    int64_t routing_unit; /* unit whose routing decides which units of experts are fetched; -1: all are */
     /* The input that several units share and the last of them brought back: the unit that keeps it, -1 for none, the
      * group's first micro-batch, the micro-batches that are back, and the first one's piece of the ring of outputs. */
     int64_t shared_unit, shared_first, shared_count;

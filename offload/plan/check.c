@@ -420,8 +420,9 @@ static bool holds(const struct piece_view *view, const struct piece_view *expect
            view->version == expected->version && view->made_in_step == expected->made_in_step;
 }
 
-/* Tells whether an op of a lane can access memory of a tier: each lane reads one tier and writes one. The norm belongs
- * to no tier, a commit moves nothing, and the summary that ranks exchange is host memory and waits for the commit. */
+/* Tells whether an op of a lane can access memory of a tier: each lane reads one tier and writes one. The norm and the
+ * routing belong to no tier, a commit moves nothing, and the summary that ranks exchange is host memory and waits for
+ * the commit. */
 static bool reaches(const struct sw_op *op, const struct sw_access *access, sw_tier tier) {
     static const struct {
         sw_tier read, write;
@@ -431,7 +432,8 @@ static bool reaches(const struct sw_op *op, const struct sw_access *access, sw_t
         [SW_LANE_WRITE] = {SW_HOST, SW_NVME},       [SW_LANE_UPDATE] = {SW_HOST, SW_HOST},
         [SW_LANE_COMM] = {SW_DEVICE, SW_DEVICE},
     };
-    if (access->content == SW_CONTENT_NORM || op->kind == SW_OP_COMMIT || op->kind == SW_OP_EXCHANGE_SUMMARY)
+    if (access->content == SW_CONTENT_NORM || access->content == SW_CONTENT_ROUTING || op->kind == SW_OP_COMMIT ||
+        op->kind == SW_OP_EXCHANGE_SUMMARY)
         return true;
     return tier == (access->write ? sides[op->lane].write : sides[op->lane].read);
 }

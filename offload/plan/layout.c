@@ -90,6 +90,7 @@ static const struct slot_row kinds[SLOT_KINDS] = {
     [SLOT_OPTIMIZER_UP] = {"optimizer ring", SW_DEVICE},
     [SLOT_WEIGHTS_RING] = {"weights ring", SW_HOST},
     [SLOT_WEIGHTS_IN] = {"weights ring", SW_HOST},
+    [SLOT_ROUTING] = {"routing", SW_HOST},
     [SLOT_IN_PLACE] = {"reads in place", SW_HOST},
     [SLOT_WEIGHTS_DOWN] = {"weights ring", SW_DEVICE},
 };
@@ -394,6 +395,18 @@ static void lay_activations(struct layout *layout) {
     add_if(layout, true, SLOT_WORK, spec->work_bytes, 1);
 }
 
+/* Adds room for the routing where inference fetches the weights of some experts. */
+static void lay_routing(struct layout *layout) {
+    const struct sw_plan *plan = layout->plan;
+    int64_t most_bytes = 0;
+    bool fetches = false;
+    for (int64_t u = 0; !plan->spec.train && u < plan->spec.units->count; u++) {
+        most_bytes = sw_max_i64(most_bytes, plan->spec.cost[u].routing_bytes);
+        fetches |= plan->spec.cost[u].routed && !sw_plan_has_whole_on_device(plan, u);
+    }
+    add_if(layout, fetches, SLOT_ROUTING, most_bytes, 1);
+}
+
 static void lay_caches(struct layout *layout) {
     const struct sw_plan_spec *spec = &layout->plan->spec;
     for (int64_t u = 0; u < spec->units->count; u++) {
@@ -593,6 +606,7 @@ static sw_status lay_all(struct layout *layout) {
     lay_block_inputs(layout);
     lay_activations(layout);
     lay_caches(layout);
+    lay_routing(layout);
     if (plan->spec.train) {
         lay_gradients(layout);
         lay_accumulators(layout);

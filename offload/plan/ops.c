@@ -20,7 +20,7 @@ const struct sw_op_row sw_ops[SW_OP_KINDS] = {
                        .reads = {AS(WEIGHTS, WEIGHTS), AS(BASE, BASE), AS(ROWS, ROWS), AS(TOKENS, TOKENS),
                                  AS(BLOCK_OUTPUT, INPUT), AS(NORMED, NORMED)},
                        .writes = {AS(BLOCK_OUTPUT, OUTPUT), AS(SAVED, SAVED), AS(DERIVED, DERIVED), AS(WORK, WORK),
-                                  AS(KV_CACHE, CACHE)},
+                                  AS(KV_CACHE, CACHE), AS(ROUTING, ROUTING)},
                        .needs = ROLE(TOKENS) | ROLE(OUTPUT) | ROLE(WORK)},
     [SW_OP_FORWARD_NORM] = {.name = "forward norm",
                             .lane = SW_LANE_COMPUTE,
@@ -335,6 +335,7 @@ static const struct {
     [SW_CONTENT_SQUARE_SUMS] = {"square sums", SW_WORK_OTHER},
     [SW_CONTENT_NORM] = {"norm", SW_WORK_OTHER},
     [SW_CONTENT_OPTIMIZER] = {"optimizer", SW_WORK_OPTIMIZER},
+    [SW_CONTENT_ROUTING] = {"routing", SW_WORK_OTHER},
     [SW_CONTENT_KV_CACHE] = {"cache", SW_WORK_OTHER},
     [SW_CONTENT_COMMIT] = {"commit", SW_WORK_OTHER},
 };
@@ -370,8 +371,8 @@ bool sw_lane_is_of_device(sw_lane lane) {
 
 sw_role sw_role_of(const struct sw_op *op, const struct sw_access *access) {
     const struct sw_op_row *row = &sw_ops[op->kind];
-    /* A redo reads the norm only to know whether it is needed. */
-    if (row->transfers && access->content != SW_CONTENT_NORM)
+    /* A redo reads the norm, and a transfer of experts the routing, only to know whether it is needed. */
+    if (row->transfers && access->content != SW_CONTENT_NORM && access->content != SW_CONTENT_ROUTING)
         return access->write ? SW_ROLE_TO : SW_ROLE_FROM;
     const sw_role role = (sw_role)(access->write ? row->writes : row->reads)[access->content];
     /* The head of a tied model also uses the embedding's weights and accumulator. */

@@ -96,6 +96,7 @@ typedef enum __attribute__((packed)) {
     SW_CONTENT_SQUARE_SUMS,       /* units, the access itself having none; version: chunks summed so far */
     SW_CONTENT_NORM,              /* norm, clip coefficient and what the update needs of them */
     SW_CONTENT_OPTIMIZER,         /* master weights and moments: chunks */
+    SW_CONTENT_ROUTING,           /* which units of experts have rows, for the host: micro-batches */
     SW_CONTENT_KV_CACHE,          /* keys and values of the tokens so far, of one unit */
     SW_CONTENT_COMMIT,            /* the fact that this rank has committed */
     SW_CONTENTS
@@ -125,6 +126,7 @@ typedef enum __attribute__((packed)) {
     SW_ROLE_TABLE_ACC,
     SW_ROLE_WORK,
     SW_ROLE_CACHE,
+    SW_ROLE_ROUTING,
     SW_ROLE_GRADS,
     SW_ROLE_SQUARE_SUMS,
     SW_ROLE_OPTIMIZER,

@@ -159,6 +159,17 @@ static void touch_cache(struct sw_builder *b, int64_t unit) {
     sw_build_write(b, cache, (struct sw_what){SW_CONTENT_KV_CACHE, unit, 0, 0, 0, 0});
 }
 
+/* Adds to the last op that it tells the host the routing, which decides whether the units of experts behind are
+ * fetched.
+ */
+static void tell_routing(struct sw_builder *b, int64_t unit) {
+    if (b->plan->spec.cost[unit].routing_bytes == 0 || b->index->slot[SLOT_ROUTING] < 0)
+        return;
+    sw_build_write(b, (struct sw_operand){.slot = b->index->slot[SLOT_ROUTING]},
+                   (struct sw_what){.content = SW_CONTENT_ROUTING, .unit = unit});
+    b->routing_unit = unit;
+}
+
 /* Adds to the last op that it makes or reads one kind of a unit's intermediates of one micro-batch, which lie in a slot
  * of the unit's own or in one that all units share. */
 static void touch_kind(struct sw_builder *b, int32_t own, int32_t shared, int64_t within, struct sw_what what,
@@ -274,8 +285,10 @@ void sw_build_forward(struct sw_builder *b, struct sw_group *group, int64_t unit
         write_output(b, unit, micro, parts);
         if (unit > 0)
             touch_intermediates(b, unit, w, micro, SW_RECOMPUTE_UNIT);
-        if (group->caches)
+        if (group->caches) {
             touch_cache(b, unit);
+            tell_routing(b, unit);
+        }
         sw_build_touch_work(b);
         group->at[w] = out;
         if (sequence)

@@ -92,6 +92,7 @@ struct sw_op {
     sw_level level : 2;          /* of an op on quantized gradients */
     bool secondary : 1;          /* a gather of secondary shards, among the ranks of a part of a node */
     bool frozen : 1;             /* a gather of the frozen weights of a unit that is trained */
+    bool routed : 1;             /* runs only if the routing gives its unit rows (struct sw_unit_cost) */
     int8_t wait_count;           /* of waits from first_wait; at most one for each lane */
     int32_t unit;                /* or -1 */
     int32_t micro;               /* or -1 */
@@ -195,12 +196,14 @@ struct sw_unit_cost {
     int64_t saved_bytes;    /* intermediates that a block's forward pass saves; 0 for embedding and head */
     int64_t derived_bytes;  /* intermediates that follow from the saved ones and the block's input */
     int64_t unnormed_bytes; /* derived_bytes without the norm, which sequence parallelism keeps elsewhere */
+    int64_t routing_bytes;  /* what inference tells the host of the rows of the `routed` units behind; 0: nothing */
     int64_t cache_bytes;    /* KV cache, on the device, whatever the micro-batch; 0: the unit keeps none */
     double forward_flops;   /* 0: there are none, or they are not known */
     double last_product_flops, first_product_flops; /* forward_flops of a block's products, in tensor groups */
     double frozen_flops; /* forward_flops of products by frozen tensors, which have no gradient */
     bool shares_input;   /* the backward pass reads the same input as that of the unit before, so its own is not kept */
     bool continues;      /* the answer of sw_plan_continues */
+    bool routed;         /* without rows the forward pass reads no weights, so inference need not fetch them */
     bool adapted;        /* the gradients of a block's weights are computed from some of its weights: adapters' */
 };
 
@@ -413,11 +416,12 @@ typedef enum {
     SW_BUFFER_SUMMARIES,  /* host: what every rank tells the others of a step */
     SW_BUFFER_OPTIMIZER,  /* host ring: optimizer state */
     SW_BUFFER_WEIGHTS,    /* host ring: weights */
+    SW_BUFFER_ROUTING,    /* host: which units of experts have rows */
     SW_BUFFER_IN_PLACE,   /* host: pages of the model's own files, SW_STORE_IN_PLACE_READS pieces */
     SW_BUFFERS
 } sw_buffer;
-/* Returns the slot of a buffer, or -1 where the plan needs none: of a rank alone the two between ranks; the last if no
- * weights are read in place. */
+/* Returns the slot of a buffer, or -1 where the plan needs none: of a rank alone the two between ranks; the routing if
+ * it decides nothing; the last if no weights are read in place. */
 int32_t sw_plan_buffer(const struct sw_plan *plan, sw_buffer which);
 
 /* Returns when what is trained is committed, in words. */

@@ -81,6 +81,7 @@ enum sw_slot_kind {
     SLOT_OPTIMIZER_UP,   /* device ring: optimizer state that passes through it for its update */
     SLOT_WEIGHTS_RING,   /* host ring: new weights on their way to device or NVMe */
     SLOT_WEIGHTS_IN,     /* host ring: weights read from NVMe */
+    SLOT_ROUTING,        /* host: which units of experts have rows, in inference with weights away from the device */
     SLOT_IN_PLACE,       /* host: pages of the model's own files, on their way to that ring */
     SLOT_WEIGHTS_DOWN,   /* device ring: new weights of an update on the device, on their way to the host */
     SLOT_KINDS

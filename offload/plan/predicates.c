@@ -278,6 +278,7 @@ int32_t sw_plan_buffer(const struct sw_plan *plan, sw_buffer which) {
         [SW_BUFFER_SUMMARIES] = plan->index->slot[SLOT_SUMMARIES],
         [SW_BUFFER_OPTIMIZER] = plan->index->slot[SLOT_OPTIMIZER_RING],
         [SW_BUFFER_WEIGHTS] = plan->index->slot[SLOT_WEIGHTS_RING],
+        [SW_BUFFER_ROUTING] = plan->index->slot[SLOT_ROUTING],
         [SW_BUFFER_IN_PLACE] = plan->index->slot[SLOT_IN_PLACE],
     };
     return slots[which];

@@ -163,6 +163,7 @@ static struct sw_builder begin_program(const struct sw_plan *plan, sw_program_ki
                                .program = program,
                                .sums_unit = -1,
                                .shared_unit = -1,
+                               .routing_unit = -1,
                                .saves = kind == SW_PROGRAM_UPDATE_SAVE};
 }
 

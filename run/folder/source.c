@@ -249,6 +249,15 @@ sw_status sw_source_cut(struct sw_source *source, int ranks, int rank) {
     return SW_OK;
 }
 
+sw_status sw_source_group_experts(struct sw_source *source, int64_t experts) {
+    assert(source->cut == NULL);
+    SW_TRY(sw_model_group_experts(&source->config, experts));
+    SW_TRY(sw_model_units(&source->config, source->tiles, source->units->optimizer, &source->tuning, &source->cut));
+    SW_TRY(sw_state_load(source->state, source->cut, &source->load));
+    source->units = source->cut;
+    return SW_OK;
+}
+
 int64_t sw_source_step(const struct sw_source *source) {
     return source->step;
 }

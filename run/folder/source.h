@@ -42,6 +42,9 @@ void sw_source_close(struct sw_source *source);
 const struct sw_model_config *sw_source_config(const struct sw_source *source);
 const struct sw_units *sw_source_units(const struct sw_source *source);
 int64_t sw_source_tiles(const struct sw_source *source);
+/* Lays the units of a source out again, with so many experts in a unit (sw_model_group_experts). It must be the first
+ * to lay them out again, and not for a tensor group. */
+sw_status sw_source_group_experts(struct sw_source *source, int64_t experts);
 /* Returns the size of the tensor groups that a run was trained with; 1 for other sources. */
 int sw_source_tensor_ranks(const struct sw_source *source);
 /* Returns the tuning by which the units are laid out. */

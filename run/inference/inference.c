@@ -238,6 +238,10 @@ static sw_status pass(struct sw_decoder *decoder, const int32_t *tokens, int64_t
     memset(to + used, 0, (size_t)(count - used) * sizeof *tokens);
     SW_TRY(sw_engine_begin(engine, &input));
     SW_TRY(sw_engine_wait(engine, &result));
+    if (count == 1) {
+        decoder->singles++;
+        decoder->fetched_bytes += sw_max_i64(result.lane_bytes[SW_LANE_UPLOAD], result.lane_bytes[SW_LANE_READ]);
+    }
     decoder->kept = past + used;
     return SW_OK;
 }
@@ -436,10 +440,36 @@ static sw_status agree_on_nothing(void *context, struct sw_job *job) {
     return SW_OK;
 }
 
-/* Makes the plan and the store; loads nothing yet. */
-static sw_status prepare(const struct sw_inference_spec *spec, struct sw_inference *out) {
-    SW_TRY(make_plan(spec, &out->job));
-    return make_store(spec, out);
+/* Tells whether the experts of a source may become units, of which a pass of one token fetches only those that it
+ * chooses. */
+static bool may_divide(const struct sw_inference_spec *spec) {
+    const struct sw_model_config *config = sw_source_config(spec->source);
+    return config->experts > 0 && config->expert_group != 1 && spec->context > 0 && spec->tensor_ranks <= 1;
+}
+
+/* Tells whether every pass fetches weights. */
+static bool fetches_weights(const struct sw_plan *plan) {
+    for (int64_t u = 1; u + 1 < plan->spec.units->count; u++)
+        if (plan->placement[u].tier[SW_WEIGHTS] != SW_DEVICE)
+            return true;
+    return false;
+}
+
+static sw_status open_job(const struct sw_inference_spec *spec, const struct sw_job_spec *job,
+                          struct sw_inference *out) {
+    SW_TRY(sw_ranks_agree_on_error(spec->ranks, choose_settings(spec, &out->settings)));
+    SW_TRY(sw_job_open(job, &out->job));
+    return sw_ranks_agree_on_error(spec->ranks, make_plan(spec, &out->job));
+}
+
+/* Opens the job again with each expert in a unit of its own, also after it had too little memory. */
+static sw_status divide_blocks(const struct sw_inference_spec *spec, const struct sw_job_spec *job,
+                               struct sw_inference *out) {
+    sw_job_release(&out->job);
+    sw_options_release(&sw_plan_command, &out->settings);
+    sw_error_clear();
+    SW_TRY(sw_ranks_agree_on_error(spec->ranks, sw_source_group_experts(spec->source, 1)));
+    return open_job(spec, job, out);
 }
 
 static sw_status open_engine(const struct sw_inference_spec *spec, struct sw_inference *out) {
@@ -470,9 +500,11 @@ sw_status sw_inference_open(const struct sw_inference_spec *spec, struct sw_infe
                                     .unplanned = true,
                                     .products = &kept,
                                     .agree = agree_on_nothing};
-    SW_TRY(sw_ranks_agree_on_error(ranks, choose_settings(spec, &out->settings)));
-    SW_TRY(sw_job_open(&job, &out->job));
-    SW_TRY(sw_ranks_agree_on_error(ranks, prepare(spec, out)));
+    sw_status status = open_job(spec, &job, out);
+    if (may_divide(spec) && (status == SW_ERR_BUDGET || (status == SW_OK && fetches_weights(out->job.plan))))
+        status = divide_blocks(spec, &job, out);
+    SW_TRY(status);
+    SW_TRY(sw_ranks_agree_on_error(ranks, make_store(spec, out)));
     SW_TRY(sw_ranks_agree_on_error(ranks, open_engine(spec, out)));
     sw_ranks_relax_timeout(ranks, false);
     return SW_OK;

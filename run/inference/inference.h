@@ -51,6 +51,8 @@ sw_status sw_logits_share(struct sw_ranks *ranks, int tensor_ranks, int64_t voca
 struct sw_decoder {
     struct sw_inference inference;
     int64_t context, pass_tokens; /* tokens that the cache holds; tokens that one pass computes */
+    int64_t singles;              /* passes of one token */
+    int64_t fetched_bytes;        /* weights that they brought to the device, or read from drives, whichever is more */
     int64_t first, kept;          /* the cache holds keys and values of tokens [first, first + kept) of the text */
 };
 

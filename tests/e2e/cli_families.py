@@ -152,6 +152,30 @@ def load_of_experts_is_in_log_and_report():
     return problems
 
 
+def a_token_fetches_only_its_experts():
+    """Each of four blocks has 32, and a token chooses two: in memory, from the host and from a drive, with the same text."""
+    os.makedirs(path("sparse"))
+    with open(os.path.join(GOLDEN, "qwen3-moe-a", "config.json"), encoding="utf-8") as file:
+        config = json.load(file)
+    config.pop("num_local_experts", None)
+    config.update(vocab_size=256, hidden_size=64, num_hidden_layers=4, num_experts=32, num_experts_per_tok=2,
+                  moe_intermediate_size=256)
+    program.write(path("sparse", "config.json"), json.dumps(config))
+    program.must("train", "--model", path("sparse"), "--init", "--data", DATA, "--run", path("sparse-run"), "--steps", 2,
+                 *program.SHAPE)
+    problems, texts = [], []
+    for flags in ((), ("--device-memory", "3MiB", "--host-memory", "40MiB"),
+                  ("--device-memory", "4MiB", "--host-memory", "9MiB", "--scratch", path("sparse"))):
+        done = program.must("generate", path("sparse-run"), "--prompt", "a", "--max-tokens", 30, "--seed", 3, "--precision",
+                            "fp32", *flags)
+        texts.append(done.out)
+        fetched = re.search(r"each of these tokens fetched ([0-9.]+) MiB", done.err)
+        # Two experts of 192 KiB in each block take 1.5 MiB; memory holds some of them, and the rest of the blocks is small.
+        if bool(flags) != bool(fetched) or (fetched and not 1 <= float(fetched[1]) <= 2):
+            problems.append(f"{flags}: {done.err}")
+    return problems + ([] if len(set(texts)) == 1 else [f"other texts: {texts}"])
+
+
 def what_experts_lack_is_refused_by_name():
     problems = []
     model = ("--model", os.path.join(GOLDEN, "mixtral-a"), "--data", DATA, "--run", path("refused"), *program.SHAPE)
@@ -177,5 +201,5 @@ def losses_of_routers_need_routers():
 
 script_test.run(a_resumed_run_has_the_same_numbers, what_is_not_trained_stays, an_export_is_a_model,
                 frozen_experts_stay_and_the_others_train_alike, experts_that_are_units_train_as_blocks_do,
-                a_step_reads_each_expert_once, load_of_experts_is_in_log_and_report, losses_of_routers_need_routers,
-                what_experts_lack_is_refused_by_name)
+                a_step_reads_each_expert_once, a_token_fetches_only_its_experts, load_of_experts_is_in_log_and_report,
+                losses_of_routers_need_routers, what_experts_lack_is_refused_by_name)
