@@ -7,7 +7,8 @@ import os
 import shutil
 import subprocess
 
-from program import command, differences, limits, mark, must, numbers_of, scratch_folder, script_test, text, tree, write
+from program import (command, differences, limits, mark, must, numbers_of, scratch_folder, script_test, steps_of, text, tree,
+                     write)
 from ranks_jobs import far, threads
 
 FOLDER = scratch_folder()
@@ -170,5 +171,18 @@ def plan_answers_for_groups():
     return problems
 
 
+def experts_that_are_units_are_sharded_as_blocks_are():
+    """With the losses of whole blocks at every stage and wherever state lives; the norm is summed in another order."""
+    losses, problems = {}, []
+    for name, flags in (("blocks", ()), ("zero-1", ("--expert-group", 2, "--zero", 1, "--place", EVERYTHING_AWAY)),
+                        ("zero-3", ("--expert-group", 3, "--zero", 3, "--place", "weights=host,optimizer=nvme"))):
+        together(2, train(f"units-{name}", "--clip", 0, *flags, model="qwen3", steps=FEW))
+        losses[name] = [step["loss"] for step in steps_of(path(f"units-{name}"))]
+    if len(set(map(tuple, losses.values()))) > 1:
+        problems.append(f"losses: {losses}")
+    return problems + refused("units in groups", 2, train("none", "--tensor", 2, "--expert-group", 1), "--expert-group 1", "--tensor 2")
+
+
 script_test.run(groups_train_as_one_rank_does, stages_and_placements_give_the_same_bits, runs_resume_in_other_groups,
-                runs_of_groups_are_read_whole, groups_that_experts_do_not_fit_are_refused, plan_answers_for_groups)
+                runs_of_groups_are_read_whole, groups_that_experts_do_not_fit_are_refused, plan_answers_for_groups,
+                experts_that_are_units_are_sharded_as_blocks_are)

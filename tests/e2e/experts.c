@@ -66,6 +66,8 @@ static void train_at_places(const struct harness_spec *base, const struct same_t
         spec.unit_slots = 2 + draw(draws, 3);
         spec.compute_threads = 1 + r % 2;
         spec.update_on_device = draw(draws, 2) == 1 ? UINT64_MAX : 0;
+        spec.speculation = (sw_speculation)draw(draws, 3);
+        spec.one_generation = draw(draws, 4) == 0;
         must(same_train(&spec, draw(draws, 2) == 1, &trace));
         must_equal(reference, &trace, place);
         same_free(&trace);
