@@ -97,10 +97,11 @@ static void every_place_gives_the_same_bits(void **state) {
            TRAININGS);
 }
 
-/* Six experts, whose units may be of four sizes. */
+/* Six experts, whose units may be of four sizes. Three for each token, so that the order of a sum shows. */
 static struct sw_model_config grouped_config(int64_t group) {
     struct sw_model_config config = same_expert_config;
     config.experts = 6;
+    config.chosen_experts = 3;
     must(sw_model_group_experts(&config, group));
     return config;
 }
