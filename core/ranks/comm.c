@@ -196,7 +196,7 @@ void sw_comm_sum_host(const struct sw_comm_sum *sum) {
 }
 
 /* A waiting rank leaves its core to others: it polls often at first, then rarely. */
-enum { POLLS_AT_ONCE = 200, PAUSE_NS = 50000 };
+enum { POLLS_AT_ONCE = 200, PAUSE_NS = 50000, SAME_PAUSES = 64, MOST_DOUBLINGS = 5 };
 
 static void fail(struct sw_comm *comm, sw_status status) {
     if (comm->failed != SW_OK)
@@ -406,13 +406,20 @@ static sw_status test(struct sw_comm_request *request, bool *out_done) {
     return status;
 }
 
+/* Pauses begin short and double after every SAME_PAUSES: a wait becomes longer by less than a fiftieth, and a rank that
+ * waits for a slow one, as for a rank that plans for all, leaves it the processor. */
+static long pause_ns(int pauses) {
+    const int doublings = pauses / SAME_PAUSES;
+    return (long)PAUSE_NS << (doublings < MOST_DOUBLINGS ? doublings : MOST_DOUBLINGS);
+}
+
 static void pause_between_polls(const struct sw_comm_request *request, int polls) {
     if (polls < POLLS_AT_ONCE)
         sched_yield();
     else if (request->transport->doze != NULL)
         request->transport->doze(request->transport_state);
     else
-        nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = pause_ns(polls - POLLS_AT_ONCE)}, NULL);
 }
 
 sw_status sw_comm_wait(struct sw_comm_request *request) {
