@@ -72,6 +72,7 @@ static void compare_placements(const struct harness_spec *base, const char *dire
         spec.recompute = (sw_recompute)((variant % 2 + grads + optimizer) % SW_RECOMPUTES);
         spec.place = place_text(place, grads, optimizer);
         spec.ring_chunks = 1 + variant % 3;
+        spec.compute_threads = spec.update_threads = 1 + variant / 2 % 2;
         /* Chunks of several sizes, and steps begun ahead in half of the runs. */
         spec.chunk_grains = 1 + variant % 4;
         const bool ahead = variant / 2 % 2 == 1;

@@ -17,6 +17,8 @@ extern const struct sw_model_config same_rotary_config;
 /* Five experts, two for each token; tied. */
 extern const struct sw_model_config same_expert_config;
 #define SAME_CLIP 1.3
+/* With one thread each for compute and updates: several spend most of the time of so small a model waking each other.
+ */
 struct harness_spec same_spec(sw_dtype type);
 /* The same with narrow optimizer state, whose units have wide grains. */
 struct harness_spec same_narrow_spec(sw_dtype type, sw_optimizer_format format, sw_rounding rounding);

@@ -79,8 +79,8 @@ struct harness_spec same_spec(sw_dtype type) {
         .place = "grads=device,optimizer=device",
         .chunk_grains = 2,
         .ring_chunks = 2,
-        .compute_threads = 2,
-        .update_threads = 2,
+        .compute_threads = 1,
+        .update_threads = 1,
         .seed = SAME_SEED,
     };
 }
