@@ -1,4 +1,4 @@
-"""Budgets are promises: in a memory cgroup of both budgets and 300 MiB, with much larger state on NVMe, the program
+"""Budgets are promises: in a memory cgroup of both budgets and 120 MiB, with much larger state on NVMe, the program
 trains, evaluates and resumes, wherever state lives; and its resident memory does not grow from step to step."""
 
 import atexit
@@ -15,8 +15,8 @@ import program
 from program import script_test
 
 MIB = 1 << 20
-BESIDE_BUDGETS_BYTES = 300 * MIB
-BUDGETS_BYTES = {"device": 200 * MIB, "host": 230 * MIB}
+BESIDE_BUDGETS_BYTES = 120 * MIB
+BUDGETS_BYTES = {"device": 115 * MIB, "host": 160 * MIB}
 # Bytes that the program reads of itself, of its libraries and of small files; the store is not among them.
 CACHE_BESIDE_DATA_BYTES = 64 * MIB
 USED_SHARE = 0.9  # of each budget, at least
@@ -25,11 +25,11 @@ SAMPLE_SECONDS = 0.01
 GROWTH_BYTES = MIB
 STEADY_FROM, STEADY_STEPS = 3, 48
 
-# 64 million parameters: 733 MiB of optimizer, twice on NVMe. That alone is STATE_TO_LIMIT, even of budgets used to the end, so
+# 35 million parameters: 397 MiB of optimizer, twice on NVMe. That alone is STATE_TO_LIMIT, even of budgets used to the end, so
 # that it does not matter what else an automatic placement has there.
 MODEL = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 256, "n_positions": 64,
-         "n_embd": 768, "n_layer": 9, "n_head": 12}
-SHAPE = ["--seq", 64, "--micro-batch", 2, "--batch-tokens", 2 * 2 * 64]
+         "n_embd": 640, "n_layer": 7, "n_head": 10}
+SHAPE = ["--seq", 32, "--micro-batch", 1, "--batch-tokens", 2 * 32]
 
 SCRATCH = program.scratch_folder()
 DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(3, 30000))
@@ -230,7 +230,7 @@ def automatic_placement_keeps_its_budgets():
 def everything_on_nvme_keeps_its_budgets():
     return trains_within({"place": "weights=nvme,grads=nvme,optimizer=nvme,acts=nvme", "order": "batch",
                           "precision": "bf16", "resumes": True,
-                          "more": ["--chunk-grains", 64, "--speculate", "always"]})
+                          "more": ["--chunk-grains", 32, "--speculate", "always"]})
 
 
 def shares_of_every_tier_keep_their_budgets():
