@@ -601,23 +601,23 @@ def a_normalizer_takes_no_memory_without_bound():
 def goes_on():
     """A call that is killed or stopped goes on where it was, and writes the same bytes; a changed input begins anew."""
     problems, model, data = [], chat_folder(), long_chats("long")
-    for flags in (("--skip-bad",), ("--skip-bad", "--pack", 512, "--separator", "***")):
+    for flags, cuts in ((("--skip-bad",), (signal.SIGTERM, signal.SIGKILL)),
+                        (("--skip-bad", "--pack", 512, "--separator", "***"), (signal.SIGKILL,))):
         shared = ("tokenize", "--model", model, "--data", *data, *flags, "--threads", 1, "--out")
         whole = program.run(*shared, path("whole.bin"))
         expect(problems, "whole ends", whole.code, 0)
-        for cuts in ((signal.SIGKILL,), (signal.SIGTERM, signal.SIGKILL)):
-            for sign in cuts:
-                code, said = cut_off((*shared, path("halted.bin")), "halted.bin", sign)
-                expect(problems, f"{sign.name} ends", code in (0, None), False)
-                expect(problems, f"{sign.name} says '{said}'", "goes on from there" in said, sign != signal.SIGKILL)
-                expect(problems, f"files after {cuts} {sign.name}", "" in written("halted.bin"), False)
-            ended = program.run(*shared, path("halted.bin"))
-            expect(problems, "ends", (ended.code, "going on behind" in ended.err, ended.err), (0, True, ended.err))
-            expect(problems, f"bytes after {cuts} {flags}", written("halted.bin") == written("whole.bin"), True)
-            counts = [ended.err.split(".bin: ")[-1].splitlines() for ended in (ended, whole)]
-            expect(problems, "counts", [line.split(", uint")[0] for line in counts[0]], [line.split(", uint")[0] for line in counts[1]])
-            for name in written("halted.bin"):
-                os.unlink(path("halted.bin" + name))
+        for sign in cuts:
+            code, said = cut_off((*shared, path("halted.bin")), "halted.bin", sign)
+            expect(problems, f"{sign.name} ends", code in (0, None), False)
+            expect(problems, f"{sign.name} says '{said}'", "goes on from there" in said, sign != signal.SIGKILL)
+            expect(problems, f"files after {cuts} {sign.name}", "" in written("halted.bin"), False)
+        ended = program.run(*shared, path("halted.bin"))
+        expect(problems, "ends", (ended.code, "going on behind" in ended.err, ended.err), (0, True, ended.err))
+        expect(problems, f"bytes after {cuts} {flags}", written("halted.bin") == written("whole.bin"), True)
+        counts = [ended.err.split(".bin: ")[-1].splitlines() for ended in (ended, whole)]
+        expect(problems, "counts", [line.split(", uint")[0] for line in counts[0]], [line.split(", uint")[0] for line in counts[1]])
+        for name in written("halted.bin"):
+            os.unlink(path("halted.bin" + name))
     return problems
 
 

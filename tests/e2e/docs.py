@@ -162,6 +162,8 @@ def quick_bench(words):
              "experts": ("--rounds 1", "--tokens 64"), "load": ("--rounds 1", "--model gpt2-tiny"),
              "update": ("--rounds 1",), "zero": ("--model gpt2-tiny",),
              "step": ("--rounds 1", "--steps 1", "--model gpt2-tiny")}
+    if words[1] in ("comm", "copy"):
+        words = [re.sub(r"^(\d+)MiB$", lambda found: f"{int(found[1]) * 64}KiB", word) for word in words]
     for setting in quick.get(words[1], ("--rounds 1", "--model gpt2-tiny")):
         flag, value = setting.split()
         if flag not in words:
