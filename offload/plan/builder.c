@@ -93,40 +93,41 @@ struct extent {
     int64_t offset_bytes, bytes;
 };
 
-static void add_access(struct sw_builder *b, bool write, struct sw_operand place, int64_t count, struct sw_what what,
-                       struct extent extent) {
+/* Adds an access to `count` pieces from place->piece on. Hazards need no more of it than these, and whether and how it
+ * writes. */
+static void add_access(struct sw_builder *b, bool write, const struct sw_operand *place, int64_t count,
+                       const struct sw_what *what, struct extent extent) {
     struct sw_program *program = b->program;
-    assert(place.slot >= 0 && count > 0 && place.piece + count <= b->plan->slot[place.slot].pieces);
+    assert(place->slot >= 0 && count > 0 && place->piece + count <= b->plan->slot[place->slot].pieces);
     if (!grow(b, (void **)&program->access, program->access_count, &b->access_capacity, sizeof *program->access))
         return;
     struct sw_op *op = &program->op[program->op_count - 1];
     struct sw_access *access = &program->access[program->access_count++];
-    *access = (struct sw_access){.slot = place.slot,
-                                 .first = (int32_t)place.piece,
-                                 .count = (int32_t)count,
-                                 .offset_bytes = extent.offset_bytes,
-                                 .bytes = extent.bytes,
-                                 .content = what.content,
-                                 .unit = (int32_t)what.unit,
-                                 .first_index = (int32_t)what.index,
-                                 .version = (int32_t)what.version,
-                                 .age = (int8_t)what.age,
-                                 .write = write,
-                                 .generation = what.generation};
-    if (b->hazards == NULL)
-        access->role = sw_role_of(op, access);
+    access->slot = place->slot;
+    access->first = (int32_t)place->piece;
+    access->count = (int32_t)count;
+    access->write = write;
+    access->generation = what->generation;
     op->access_count++;
+    if (b->hazards != NULL)
+        return;
+    access->offset_bytes = extent.offset_bytes;
+    access->bytes = extent.bytes;
+    access->content = what->content;
+    access->unit = (int32_t)what->unit;
+    access->first_index = (int32_t)what->index;
+    access->version = (int32_t)what->version | (place->own ? SW_VERSION_OWN : 0);
+    access->age = (int8_t)what->age;
+    access->role = sw_role_of(op, access);
 }
 
 /* Returns the bytes of a piece that an op uses. Square sums lie by grain in the piece of their unit; of other contents
  * a piece holds the op's grains alone. */
-static struct extent extent_of(const struct sw_builder *b, const struct sw_op *op, struct sw_operand place,
+static struct extent extent_of(const struct sw_builder *b, const struct sw_op *op, const struct sw_operand *place,
                                sw_content content) {
-    if (b->hazards != NULL)
-        return (struct extent){0};
-    const struct sw_slot *slot = &b->plan->slot[place.slot];
-    const int64_t start = place.piece * slot->piece_bytes;
-    struct extent extent = {start + place.offset_bytes, place.bytes};
+    const struct sw_slot *slot = &b->plan->slot[place->slot];
+    const int64_t start = place->piece * slot->piece_bytes;
+    struct extent extent = {start + place->offset_bytes, place->bytes};
     if (content == SW_CONTENT_SQUARE_SUMS && op->unit >= 0)
         extent.offset_bytes += (op->first_grain - sw_plan_trained(b->plan, op->unit).first_grain) *
                                sw_plan_grain_bytes(b->plan, content, op->unit);
@@ -139,45 +140,34 @@ static struct extent extent_of(const struct sw_builder *b, const struct sw_op *o
 
 /* Adds an access to the pieces of a unit's state that hold some grains. There are several where the grains are more
  * than a chunk, or where the slot's chunks begin elsewhere. */
-static void access_grains(struct sw_builder *b, bool write, int32_t slot, struct sw_span at, struct sw_what what) {
+static void access_grains(struct sw_builder *b, bool write, int32_t slot, struct sw_span at, const struct sw_what *what,
+                          bool own) {
     const int64_t chunk_grains = b->plan->spec.chunk_grains;
-    const int64_t first = at.first_grain - sw_plan_slot_grain(b->plan, slot, what.content, what.unit);
+    const int64_t first = at.first_grain - sw_plan_slot_grain(b->plan, slot, what->content, what->unit);
     const int64_t piece = first / chunk_grains, last = (first + at.grains - 1) / chunk_grains;
     const int64_t grain_bytes = b->plan->slot[slot].grain_bytes;
+    struct sw_what by_piece = *what;
     assert(at.grains > 0 && grain_bytes > 0);
-    what.index = b->plan->slot[slot].first_index + piece;
-    add_access(b, write, (struct sw_operand){.slot = slot, .piece = piece}, last - piece + 1, what,
+    by_piece.index = b->plan->slot[slot].first_index + piece;
+    add_access(b, write, &(struct sw_operand){.slot = slot, .piece = piece, .own = own}, last - piece + 1, &by_piece,
                (struct extent){first * grain_bytes, at.grains * grain_bytes});
 }
 
-static void access_place(struct sw_builder *b, bool write, struct sw_operand place, struct sw_what what) {
+void sw_build_access(struct sw_builder *b, bool write, const struct sw_operand *place, const struct sw_what *what) {
     if (b->status != SW_OK || b->enough)
         return;
     const struct sw_op *op = &b->program->op[b->program->op_count - 1];
-    if (place.own)
-        what.version |= SW_VERSION_OWN;
-    if (place.piece == SW_BY_GRAINS)
-        access_grains(b, write, place.slot, (struct sw_span){op->first_grain, op->grains}, what);
+    if (place->piece == SW_BY_GRAINS)
+        access_grains(b, write, place->slot, (struct sw_span){op->first_grain, op->grains}, what, place->own);
     else
-        add_access(b, write, place, 1, what, extent_of(b, op, place, what.content));
+        add_access(b, write, place, 1, what,
+                   b->hazards != NULL ? (struct extent){0} : extent_of(b, op, place, what->content));
 }
 
-void sw_build_read_grains(struct sw_builder *b, int32_t slot, struct sw_span at, struct sw_what what) {
+void sw_build_access_grains(struct sw_builder *b, bool write, int32_t slot, struct sw_span at,
+                            const struct sw_what *what) {
     if (b->status == SW_OK && !b->enough)
-        access_grains(b, false, slot, at, what);
-}
-
-void sw_build_write_grains(struct sw_builder *b, int32_t slot, struct sw_span at, struct sw_what what) {
-    if (b->status == SW_OK && !b->enough)
-        access_grains(b, true, slot, at, what);
-}
-
-void sw_build_read(struct sw_builder *b, struct sw_operand place, struct sw_what what) {
-    access_place(b, false, place, what);
-}
-
-void sw_build_write(struct sw_builder *b, struct sw_operand place, struct sw_what what) {
-    access_place(b, true, place, what);
+        access_grains(b, write, slot, at, what, false);
 }
 
 void sw_build_note_square_sums(struct sw_builder *b, int64_t unit, int64_t chunk) {

@@ -83,12 +83,25 @@ void sw_build_pass_accesses(struct sw_builder *b);
  */
 struct sw_op *sw_build_op(struct sw_builder *b, sw_op_kind kind, int64_t unit, int64_t micro);
 struct sw_op *sw_build_chunk_op(struct sw_builder *b, sw_op_kind kind, const struct sw_chunk *chunk);
+/* Adds an access to the last op: to one piece, or to the pieces that hold these grains of a unit's state. A search
+ * makes millions of accesses, so those that the callers spell out are handed on by address. */
+void sw_build_access(struct sw_builder *b, bool write, const struct sw_operand *place, const struct sw_what *what);
+void sw_build_access_grains(struct sw_builder *b, bool write, int32_t slot, struct sw_span at,
+                            const struct sw_what *what);
 /* Adds to the last op that it reads, or writes, one piece. */
-void sw_build_read(struct sw_builder *b, struct sw_operand place, struct sw_what what);
-void sw_build_write(struct sw_builder *b, struct sw_operand place, struct sw_what what);
+static inline void sw_build_read(struct sw_builder *b, struct sw_operand place, struct sw_what what) {
+    sw_build_access(b, false, &place, &what);
+}
+static inline void sw_build_write(struct sw_builder *b, struct sw_operand place, struct sw_what what) {
+    sw_build_access(b, true, &place, &what);
+}
 /* Adds to the last op that it reads, or writes, the pieces that hold these grains of a unit's state. */
-void sw_build_read_grains(struct sw_builder *b, int32_t slot, struct sw_span at, struct sw_what what);
-void sw_build_write_grains(struct sw_builder *b, int32_t slot, struct sw_span at, struct sw_what what);
+static inline void sw_build_read_grains(struct sw_builder *b, int32_t slot, struct sw_span at, struct sw_what what) {
+    sw_build_access_grains(b, false, slot, at, &what);
+}
+static inline void sw_build_write_grains(struct sw_builder *b, int32_t slot, struct sw_span at, struct sw_what what) {
+    sw_build_access_grains(b, true, slot, at, &what);
+}
 /* Adds to the last op that it reads, or writes, all that a unit has of a content. */
 void sw_build_read_unit(struct sw_builder *b, int32_t slot, struct sw_what what);
 void sw_build_write_unit(struct sw_builder *b, int32_t slot, struct sw_what what);

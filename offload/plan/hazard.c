@@ -59,8 +59,14 @@ static void need(done_count needed[SW_LANES], sw_lane lane, done_count count) {
         needed[lane] = count;
 }
 
-/* Copies the record of a run to each of its pieces. */
-static void spread(const struct sw_hazards *h, struct run_state *run) {
+/* Does the same for all lanes. */
+static void need_all(done_count needed[SW_LANES], const done_count count[SW_LANES]) {
+    for (int lane = 0; lane < SW_LANES; lane++)
+        need(needed, (sw_lane)lane, count[lane]);
+}
+
+/* Copies the record of a run to each of its pieces. Runs change rarely, so neither this nor collect is inlined. */
+__attribute__((noinline)) static void spread(const struct sw_hazards *h, struct run_state *run) {
     for (int32_t p = run->first; p < run->first + run->count; p++) {
         struct piece_state *piece = &h->piece[p];
         for (int lane = 0; lane < SW_LANES; lane++) {
@@ -75,14 +81,14 @@ static void spread(const struct sw_hazards *h, struct run_state *run) {
     run->count = 0;
 }
 
-static void collect(const struct sw_hazards *h, int32_t first, int32_t count, struct run_state *out) {
+__attribute__((noinline)) static void collect(const struct sw_hazards *h, int32_t first, int32_t count,
+                                              struct run_state *out) {
     *out = (struct run_state){.slot_first = out->slot_first, .first = first, .count = count};
     for (int32_t p = first; p < first + count; p++) {
         const struct piece_state *piece = &h->piece[p];
         out->unwritten += piece->writer == 0;
         need(out->writer, piece->writer_lane, piece->writer);
-        for (int lane = 0; lane < SW_LANES; lane++)
-            need(out->reader, (sw_lane)lane, piece->reader[lane]);
+        need_all(out->reader, piece->reader);
     }
 }
 
@@ -99,16 +105,23 @@ static struct piece_state *find_pieces(const struct sw_hazards *h, int32_t slot,
     return NULL;
 }
 
-/* Gathers the earlier ops of the step with which an access conflicts. */
+/* Gathers the earlier ops of the step with which an access to a piece conflicts. */
+static void gather_piece(const struct piece_state *piece, bool write, done_count needed[SW_LANES]) {
+    need(needed, piece->writer_lane, piece->writer);
+    if (write)
+        need_all(needed, piece->reader);
+}
+
+/* Does the same for an access to one piece, or, if that is NULL, to those of a run. */
 static void gather(const struct piece_state *piece, const struct run_state *run, bool write,
                    done_count needed[SW_LANES]) {
-    const done_count *reader = piece != NULL ? piece->reader : run->reader;
-    if (piece != NULL)
-        need(needed, piece->writer_lane, piece->writer);
-    for (int lane = 0; piece == NULL && lane < SW_LANES; lane++)
-        need(needed, (sw_lane)lane, run->writer[lane]);
-    for (int lane = 0; write && lane < SW_LANES; lane++)
-        need(needed, (sw_lane)lane, reader[lane]);
+    if (piece != NULL) {
+        gather_piece(piece, write, needed);
+        return;
+    }
+    need_all(needed, run->writer);
+    if (write)
+        need_all(needed, run->reader);
 }
 
 /* Makes room for so many more entries of an array. */
@@ -202,9 +215,9 @@ static void look_back(const struct sw_hazards *h, const struct early_access *ear
     }
     const bool other = early->generation == SW_GENERATION_OTHER;
     const struct piece_state *before = find_pieces(h, early->slot + !other, early->first, 1);
-    gather(before, NULL, early->write, needed[1]);
+    gather_piece(before, early->write, needed[1]);
     if (before->writer == 0)
-        gather(find_pieces(h, early->slot + other, early->first, 1), NULL, early->write, needed[MOST_BACK]);
+        gather_piece(find_pieces(h, early->slot + other, early->first, 1), early->write, needed[MOST_BACK]);
 }
 
 /* Gives an op its waits: on each lane for the latest op that it conflicts with. */
@@ -227,6 +240,15 @@ static void merge_waits(struct sw_hazards *h, struct sw_op *op, done_count earli
     op->wait_count = (int8_t)(program->wait_count - op->first_wait);
 }
 
+/* Gives an op that waits for no earlier step the waits that it has. */
+static void keep_waits(struct sw_hazards *h, struct sw_op *op) {
+    struct sw_program *program = h->program;
+    const struct sw_wait *own = &h->wait[op->first_wait];
+    op->first_wait = program->wait_count;
+    for (int w = 0; w < op->wait_count; w++)
+        program->wait[program->wait_count++] = own[w];
+}
+
 sw_status sw_hazards_end(struct sw_hazards *h) {
     struct sw_program *program = h->program;
     const struct early_access *early = h->early, *early_end = early + h->early_count;
@@ -237,6 +259,10 @@ sw_status sw_hazards_end(struct sw_hazards *h) {
     if (program->wait == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the plan's waits");
     for (int32_t i = 0; i < program->op_count; i++) {
+        if (early == early_end || early->op != i) {
+            keep_waits(h, &program->op[i]);
+            continue;
+        }
         done_count earlier[MOST_BACK + 1][SW_LANES] = {0};
         for (; early < early_end && early->op == i; early++)
             look_back(h, early, earlier);
