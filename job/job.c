@@ -17,6 +17,7 @@
 #include "job/settings/schedule.h"
 #include "job/what_if.h"
 #include "model/hf/in_place.h"
+#include "offload/simulate/outline_price.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -156,6 +157,7 @@ sw_status sw_job_open(const struct sw_job_spec *spec, struct sw_job *out) {
                            .context = spec->context,
                            .measures = spec->measures};
     SW_TRY(begin_ranks(out));
+    SW_TRY(sw_ranks_agree_on_error(ranks, sw_price_memory_create(&out->memory)));
     SW_TRY(sw_ranks_agree_on_error(ranks, open_inputs(out, spec)));
     SW_TRY(spec->open_data != NULL ? spec->open_data(spec->caller, out)
                                    : sw_ranks_agree_on_error(ranks, sw_settings_resolve_steps(spec->settings, 0)));

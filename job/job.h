@@ -87,8 +87,9 @@ struct sw_job {
     struct sw_machine_rates rates;         /* of the model's units; empty until the job is priced */
     struct sw_tensor_prices tensor_prices; /* predicted times of the sizes of tensor groups that --tensor left open */
     struct sw_job_price price;
-    const struct sw_job *of;    /* the job that this one varies; NULL: this one was opened */
-    struct sw_settings changed; /* settings of a varied job; borrows its texts */
+    struct sw_price_memory *memory; /* prices of the steps that were simulated, for varied jobs too */
+    const struct sw_job *of;        /* the job that this one varies; NULL: this one was opened */
+    struct sw_settings changed;     /* settings of a varied job; borrows its texts */
 };
 
 /* A job to be opened. Everything is borrowed as long as the job lives. */

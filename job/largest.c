@@ -132,7 +132,7 @@ static sw_status price_plan(struct sw_job *job, int64_t most_ops, struct sw_larg
     struct sw_outline_price found;
     sw_status status = most_ops > 0 ? sw_job_choose(job, most_ops) : SW_OK;
     if (status == SW_OK)
-        status = sw_outline_simulate(job->plan, &job->rates.rates, INFINITY, &found);
+        status = sw_outline_simulate(job->plan, &job->rates.rates, INFINITY, job->memory, &found);
     if (status == SW_ERR_BUDGET || status == SW_ERR_ARG || (status == SW_OK && !found.simulated)) {
         /* Every group of micro-batches that fits has too many ops: there is no such plan. */
         sw_error_clear();

@@ -498,11 +498,13 @@ bool sw_plan_choice_is_open(const struct sw_settings *settings, const struct sw_
 }
 
 sw_status sw_plan_choose(struct sw_settings *settings, const struct sw_model *model, const struct sw_rates *rates,
-                         int64_t most_ops, struct sw_search_prices *out_prices, struct sw_plan **plan) {
+                         int64_t most_ops, struct sw_price_memory *memory, struct sw_search_prices *out_prices,
+                         struct sw_plan **plan) {
     struct sw_search_open open = {.updates = update_is_open(settings, *plan),
                                   .placement = true,
                                   .most_ops = most_ops,
-                                  .chunk_factor = settings->auto_chunk_grains > 0 ? MOST_CHUNK_FACTOR : 1};
+                                  .chunk_factor = settings->auto_chunk_grains > 0 ? MOST_CHUNK_FACTOR : 1,
+                                  .memory = memory};
     while (open.chunk_factor > 1 && settings->chunk_grains > SW_MOST_CHUNK_GRAINS / open.chunk_factor)
         open.chunk_factor /= 2;
     struct sw_plan *chosen;

@@ -31,9 +31,11 @@ sw_status sw_plan_fit(struct sw_settings *settings, const struct sw_model *model
 bool sw_plan_choice_is_open(const struct sw_settings *settings, const struct sw_devices *devices,
                             const struct sw_plan *plan);
 
-/* Replaces an outline by the one with the shortest predicted step. most_ops: SW_SEARCH_OPS or SW_SEARCH_QUICK_OPS. */
+/* Replaces an outline by the one with the shortest predicted step. most_ops: SW_SEARCH_OPS or SW_SEARCH_QUICK_OPS.
+ * memory: prices that searches share; may be NULL. */
 sw_status sw_plan_choose(struct sw_settings *settings, const struct sw_model *model, const struct sw_rates *rates,
-                         int64_t most_ops, struct sw_search_prices *out_prices, struct sw_plan **plan);
+                         int64_t most_ops, struct sw_price_memory *memory, struct sw_search_prices *out_prices,
+                         struct sw_plan **plan);
 
 /* Opens the devices that the settings name. */
 sw_status sw_settings_open_devices(const struct sw_settings *settings, struct sw_devices *out);

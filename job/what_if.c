@@ -89,7 +89,8 @@ sw_status sw_job_with(const struct sw_job *job, const struct sw_job_change *chan
                            .devices = job->devices,
                            .is_described = job->is_described,
                            .profile = job->profile,
-                           .rates = job->rates};
+                           .rates = job->rates,
+                           .memory = job->memory};
     if (change->drives > 0.0) {
         out->rates.rates.read.bytes_per_s *= change->drives;
         out->rates.rates.write.bytes_per_s *= change->drives;
@@ -124,7 +125,8 @@ sw_status sw_job_count_rates(struct sw_job *job) {
 sw_status sw_job_choose(struct sw_job *job, int64_t most_ops) {
     if (!sw_plan_choice_is_open(job->settings, &job->devices, job->plan))
         return SW_OK;
-    return sw_plan_choose(job->settings, job->model, &job->rates.rates, most_ops, &job->price.choices, &job->plan);
+    return sw_plan_choose(job->settings, job->model, &job->rates.rates, most_ops, job->memory, &job->price.choices,
+                          &job->plan);
 }
 
 /* Releases what a varied job owns, which is what differs from the original. */
@@ -137,6 +139,7 @@ static void release_varied(struct sw_job *job) {
 }
 
 static void release_opened(struct sw_job *job) {
+    sw_price_memory_destroy(job->memory);
     sw_rates_release(&job->rates);
     sw_model_destroy(job->model);
     free(job->in_place);
@@ -218,7 +221,7 @@ static sw_status simulate(struct attempt *a, int64_t most_ops) {
     if (a->searched)
         SW_TRY(outline_again(job));
     SW_TRY(sw_job_choose(job, most_ops));
-    SW_TRY(sw_outline_simulate(job->plan, &job->rates.rates, INFINITY, &found));
+    SW_TRY(sw_outline_simulate(job->plan, &job->rates.rates, INFINITY, job->memory, &found));
     if (!found.simulated)
         return sw_fail(SW_ERR_ARG, "its plan has more operations than a plan may have; use a larger --chunk-grains");
     a->price->step_s = found.step.step_s;
@@ -420,7 +423,7 @@ static sw_status predict(struct sw_job *varied, struct sw_what_if *out) {
     out->disk_bytes = sw_plan_disk_bytes(varied->plan);
     if (sw_plan_uses_nvme(varied->plan) && !sw_rates_know_drives(&varied->rates.rates))
         return SW_OK;
-    SW_TRY(sw_outline_simulate(varied->plan, &varied->rates.rates, INFINITY, &found));
+    SW_TRY(sw_outline_simulate(varied->plan, &varied->rates.rates, INFINITY, varied->memory, &found));
     out->step = found.step;
     SW_TRY(keep_faster(varied, &out->step));
     out->tokens_per_s = (double)varied->settings->batch_tokens / out->step.step_s;

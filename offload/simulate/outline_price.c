@@ -6,6 +6,8 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
 
 /* The most ops that all programs of a plan have together, in ops of one step. */
 enum { STEPS_OF_PROGRAMS = 4, STEPS_WITH_SPECULATION = 10 };
@@ -80,8 +82,99 @@ bool sw_outline_is_too_long(const struct sw_plan *plan, int64_t ops) {
     return ops > SW_PLAN_MOST_OPS / (sw_plan_may_speculate(plan) ? STEPS_WITH_SPECULATION : STEPS_OF_PROGRAMS);
 }
 
-sw_status sw_outline_simulate(const struct sw_plan *plan, const struct sw_rates *rates, double enough_s,
-                              struct sw_outline_price *out) {
+/* Steps that are remembered: more than all searches of a job simulate. */
+enum { MEMORY_CAPACITY = 1 << 14, MEMORY_MOST = MEMORY_CAPACITY / 2 };
+
+struct known_step {
+    bool taken;
+    XXH128_hash_t key;
+    struct sw_outline_price price;
+};
+
+struct sw_price_memory {
+    struct known_step known[MEMORY_CAPACITY];
+    int count;
+};
+
+sw_status sw_price_memory_create(struct sw_price_memory **out) {
+    *out = calloc(1, sizeof **out);
+    return *out != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to price plans");
+}
+
+void sw_price_memory_destroy(struct sw_price_memory *memory) {
+    free(memory);
+}
+
+static void add(XXH128_hash_t *hash, const void *bytes, size_t count) {
+    const XXH128_hash_t both[2] = {*hash, XXH3_128bits(bytes, count)};
+    *hash = XXH3_128bits(both, sizeof both);
+}
+
+/* Adds the members of the specification that ops and prices depend on: all but the addresses, whose contents are added
+ * by themselves, and the budgets, of which an outline has what they decided. */
+static void add_spec(XXH128_hash_t *hash, const struct sw_plan *plan) {
+    struct sw_plan_spec spec;
+    memcpy(&spec, &plan->spec, sizeof spec);
+    spec.lack = NULL;
+    spec.units = NULL;
+    spec.cost = NULL;
+    spec.update_on_device = NULL;
+    spec.rises = NULL;
+    spec.peaks = NULL;
+    memset(spec.budget_bytes, 0, sizeof spec.budget_bytes);
+    add(hash, &spec, sizeof spec);
+}
+
+static void add_units(XXH128_hash_t *hash, const struct sw_units *given) {
+    struct sw_units units;
+    memcpy(&units, given, sizeof units);
+    units.unit = NULL;
+    add(hash, &units, sizeof units);
+    for (int64_t u = 0; u < units.count; u++) {
+        struct sw_unit unit;
+        memcpy(&unit, &given->unit[u], sizeof unit);
+        unit.tensor = NULL;
+        unit.run = NULL;
+        add(hash, &unit, sizeof unit);
+    }
+}
+
+static void add_rates(XXH128_hash_t *hash, const struct sw_rates *given, size_t units) {
+    struct sw_rates rates;
+    memcpy(&rates, given, sizeof rates);
+    rates.units = NULL;
+    add(hash, &rates, sizeof rates);
+    add(hash, given->units, units * sizeof *given->units);
+}
+
+/* Returns a hash of all that the price of an outline's step depends on. Structures are hashed whole, so that a new
+ * member is never forgotten; bytes between members may differ, which only keeps a step from being known again. */
+static XXH128_hash_t key_of(const struct sw_plan *plan, const struct sw_rates *rates) {
+    const size_t units = (size_t)plan->spec.units->count;
+    const int64_t own[] = {plan->stream_chunks, plan->secondary_tier, plan->trained_tier, plan->commit_every_step,
+                           plan->first_trained};
+    XXH128_hash_t hash = {0};
+    add_spec(&hash, plan);
+    add_units(&hash, plan->spec.units);
+    add_rates(&hash, rates, units);
+    add(&hash, own, sizeof own);
+    add(&hash, plan->spec.cost, units * sizeof *plan->spec.cost);
+    add(&hash, plan->spec.update_on_device, units * sizeof *plan->spec.update_on_device);
+    add(&hash, plan->placement, units * sizeof *plan->placement);
+    add(&hash, plan->recompute, units * sizeof *plan->recompute);
+    return hash;
+}
+
+/* Returns the entry of a step, which is free if the step is not known; NULL if no more are remembered. */
+static struct known_step *find_known(struct sw_price_memory *memory, XXH128_hash_t key) {
+    struct known_step *at = &memory->known[key.low64 % MEMORY_CAPACITY];
+    while (at->taken && !XXH128_isEqual(at->key, key))
+        at = at == &memory->known[MEMORY_CAPACITY - 1] ? memory->known : at + 1;
+    return at->taken || memory->count < MEMORY_MOST ? at : NULL;
+}
+
+static sw_status simulate(const struct sw_plan *plan, const struct sw_rates *rates, double enough_s,
+                          struct sw_outline_price *out) {
     struct sw_program program = {0};
     int64_t accesses;
     *out = (struct sw_outline_price){.step.step_s = INFINITY};
@@ -100,4 +193,31 @@ sw_status sw_outline_simulate(const struct sw_plan *plan, const struct sw_rates 
     }
     sw_program_destroy(&program);
     return status;
+}
+
+/* Remembers a price, or takes the one that is known. A simulation tells less than one with a larger `enough_s`, which
+ * is then done. */
+static sw_status recall(struct known_step *known, const struct sw_plan *plan, const struct sw_rates *rates,
+                        double enough_s, struct sw_outline_price *out) {
+    if (!known->taken || (!known->price.simulated && known->price.least_s < enough_s))
+        SW_TRY(simulate(plan, rates, enough_s, &known->price));
+    *out = known->price;
+    if (out->simulated && !(out->least_s < enough_s)) {
+        out->simulated = false;
+        out->step = (struct sw_simulation){.step_s = INFINITY};
+    }
+    return SW_OK;
+}
+
+sw_status sw_outline_simulate(const struct sw_plan *plan, const struct sw_rates *rates, double enough_s,
+                              struct sw_price_memory *memory, struct sw_outline_price *out) {
+    const XXH128_hash_t key = memory != NULL ? key_of(plan, rates) : (XXH128_hash_t){0};
+    struct known_step *known = memory != NULL ? find_known(memory, key) : NULL;
+    if (known == NULL)
+        return simulate(plan, rates, enough_s, out);
+    SW_TRY(recall(known, plan, rates, enough_s, out));
+    memory->count += !known->taken;
+    known->taken = true;
+    known->key = key;
+    return SW_OK;
 }

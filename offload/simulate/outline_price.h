@@ -31,9 +31,16 @@ struct sw_outline_price {
     int64_t ops;
 };
 
+/* The steps that were simulated so far, by a hash of all that their prices depend on. Searches that compare plans of
+ * one job meet many outlines again: a quick search and a full one, several stages, more memory. The caller destroys it.
+ */
+struct sw_price_memory;
+sw_status sw_price_memory_create(struct sw_price_memory **out);
+void sw_price_memory_destroy(struct sw_price_memory *memory);
+
 /* Makes the program of an outline's step, simulates it, unless its busiest lane takes as long as `enough_s` or its ops
- * are too many, and drops it. */
+ * are too many, and drops it. memory (may be NULL): spares that for steps that it knows, and changes no answer. */
 sw_status sw_outline_simulate(const struct sw_plan *plan, const struct sw_rates *rates, double enough_s,
-                              struct sw_outline_price *out);
+                              struct sw_price_memory *memory, struct sw_outline_price *out);
 
 #endif

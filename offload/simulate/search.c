@@ -31,6 +31,7 @@ struct sw_seen {
 struct sw_search {
     struct sw_plan_spec spec; /* its update_on_device and rises are those of `next` */
     const struct sw_rates *rates;
+    struct sw_price_memory *memory;
     struct sw_candidate next; /* the candidate to try next */
     struct sw_candidate best; /* the candidate of `plan` */
     struct sw_plan *plan;     /* the cheapest so far of this climb; NULL: none yet */
@@ -82,10 +83,14 @@ static void search_copy(const struct sw_search *s, const struct sw_candidate *fr
     to->rises = from->rises;
 }
 
-static sw_status search_begin(const struct sw_plan_spec *spec, const struct sw_rates *rates, int64_t most_ops,
-                              struct sw_search *s) {
-    *s = (struct sw_search){
-        .spec = *spec, .rates = rates, .best_s = INFINITY, .usual_nvme_bytes = -1, .most_ops = most_ops};
+static sw_status search_begin(const struct sw_plan_spec *spec, const struct sw_rates *rates,
+                              const struct sw_search_open *open, struct sw_search *s) {
+    *s = (struct sw_search){.spec = *spec,
+                            .rates = rates,
+                            .memory = open->memory,
+                            .best_s = INFINITY,
+                            .usual_nvme_bytes = -1,
+                            .most_ops = open->most_ops};
     SW_TRY(begin_candidate(spec->units->count, &s->next));
     SW_TRY(begin_candidate(spec->units->count, &s->best));
     s->seen = calloc(SEEN_CAPACITY, sizeof *s->seen);
@@ -122,7 +127,7 @@ static sw_status price(struct sw_search *s, const struct sw_plan *plan, bool alw
     out->step_s = INFINITY;
     if (sw_plan_uses_nvme(plan) && !(s->rates->read.bytes_per_s > 0.0))
         return SW_OK;
-    SW_TRY(sw_outline_simulate(plan, s->rates, always ? INFINITY : s->best_s, &found));
+    SW_TRY(sw_outline_simulate(plan, s->rates, always ? INFINITY : s->best_s, s->memory, &found));
     s->ops += OUTLINE_OPS + s->spec.units->count * OUTLINE_UNIT_OPS + found.ops;
     s->simulated += found.simulated;
     out->exact = found.simulated;
@@ -523,7 +528,7 @@ static sw_status search_group(const struct sw_plan_spec *spec, const struct sw_s
                               const struct sw_rates *rates, struct found *out) {
     struct sw_search s;
     *out = (struct found){0};
-    sw_status status = search_begin(spec, rates, open->most_ops, &s);
+    sw_status status = search_begin(spec, rates, open, &s);
     if (status == SW_OK)
         status = search_chunks(&s, open, out);
     if (status == SW_OK && spec->rank > 0)
@@ -579,7 +584,7 @@ static sw_status price_outline(const struct choice *c, const struct sw_plan *pla
     SW_TRY(rule_out(c, plan, price, &ruled_out));
     if (ruled_out)
         return SW_OK;
-    SW_TRY(sw_outline_simulate(plan, c->rates, INFINITY, &found));
+    SW_TRY(sw_outline_simulate(plan, c->rates, INFINITY, c->open->memory, &found));
     price->step_s = found.step.step_s;
     price->least_s = busiest_other_lane(&found.step);
     return SW_OK;

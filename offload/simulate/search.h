@@ -25,6 +25,7 @@ struct sw_search_open {
     bool placement;                       /* what rises first: the specification's `rises` is ignored */
     int64_t most_ops;                     /* SW_SEARCH_*OPS */
     int64_t chunk_factor; /* chunks may be as large as the specification's times this power of two; 0: they are given */
+    struct sw_price_memory *memory; /* prices that searches share (outline_price.h); NULL: shared with none */
 };
 
 /* The price of a group size: predicted seconds of a step, which are infinite if the plan does not fit or needs a drive

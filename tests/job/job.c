@@ -96,7 +96,7 @@ static double price(struct sw_job *job, char **out_text) {
     if (job->rates.units == NULL)
         assert_int_equal(sw_job_count_rates(job), SW_OK);
     assert_int_equal(sw_job_choose(job, SEARCH_OPS), SW_OK);
-    assert_int_equal(sw_outline_simulate(job->plan, &job->rates.rates, INFINITY, &found), SW_OK);
+    assert_int_equal(sw_outline_simulate(job->plan, &job->rates.rates, INFINITY, NULL, &found), SW_OK);
     assert_int_equal(sw_settings_complete_plan(job->plan), SW_OK);
     sw_plan_print(job->plan, to);
     fclose(to);

@@ -75,7 +75,7 @@ static void price(struct every *e) {
     must_seeded(sw_plan_layout(e->plan), e->seed);
     if (!sw_plan_fits(e->plan))
         return;
-    must_seeded(sw_outline_simulate(e->plan, e->rates, e->best_s, &found), e->seed);
+    must_seeded(sw_outline_simulate(e->plan, e->rates, e->best_s, NULL, &found), e->seed);
     if (found.step.step_s < e->best_s)
         e->best_s = found.step.step_s;
 }
@@ -245,9 +245,79 @@ static void remembered_layouts_change_no_outline(void **state) {
     assert_true(compared > MODELS * OUTLINES / 4);
 }
 
+/* The answer of a search. */
+struct answer {
+    uint64_t plan;
+    struct sw_search_prices prices;
+};
+
+static struct answer search_with(const struct sw_plan_spec *spec, const struct sw_rates *rates, int64_t most_ops,
+                                 struct sw_price_memory *memory, uint64_t seed) {
+    const struct sw_search_open open = {.most_ops = most_ops,
+                                        .group = {spec->micro_batches, 1},
+                                        .groups = spec->micro_batches > 1 ? 2 : 1,
+                                        .updates = true,
+                                        .placement = true,
+                                        .chunk_factor = 2,
+                                        .memory = memory};
+    struct answer answer;
+    struct sw_plan *plan;
+    must_seeded(sw_plan_search(spec, &open, rates, &answer.prices, &plan), seed);
+    answer.plan = sw_plan_hash(plan);
+    sw_plan_destroy(plan);
+    return answer;
+}
+
+static bool same_group(const struct sw_group_price *a, const struct sw_group_price *b) {
+    return a->step_s == b->step_s && a->least_s == b->least_s && a->bound_s == b->bound_s &&
+           a->chosen_s == b->chosen_s && a->searched == b->searched && a->too_long == b->too_long;
+}
+
+static bool same_answer(const struct answer *a, const struct answer *b) {
+    const struct sw_placement_price *x = &a->prices.placement, *y = &b->prices.placement;
+    bool same = a->plan == b->plan && x->usual_s == y->usual_s && x->chosen_s == y->chosen_s && x->tried == y->tried &&
+                x->simulated == y->simulated && a->prices.update.host_s == b->prices.update.host_s &&
+                a->prices.update.device_s == b->prices.update.device_s &&
+                a->prices.update.chosen_s == b->prices.update.chosen_s && a->prices.orders == b->prices.orders;
+    for (int i = 0; i < a->prices.orders && same; i++)
+        same = same_group(&a->prices.order[i], &b->prices.order[i]);
+    return same;
+}
+
+/* Searches share the prices of steps: of other budgets, other machines and other models too. Each finds what it finds
+ * without them, in as many trials. */
+static void remembered_prices_change_no_search(void **state) {
+    (void)state;
+    enum { MODELS_PRICED = 6, MACHINES = 2 };
+    static const int64_t most_ops[] = {100000, 400000, 400000};
+    struct sw_price_memory *memory;
+    must_seeded(sw_price_memory_create(&memory), 0);
+    for (uint64_t seed = SEED; seed < SEED + MODELS_PRICED; seed++) {
+        struct plans_random random = {.seed = seed};
+        struct sw_units *units;
+        struct made_up m;
+        struct sw_plan_spec spec = draw_spec(&random, &units);
+        for (int machine = 0; machine < MACHINES; machine++) {
+            made_up_draw(&random, &m);
+            made_up_point_at_units(&m);
+            for (size_t i = 0; i < sizeof most_ops / sizeof most_ops[0]; i++) {
+                const struct answer alone = search_with(&spec, &m.rates, most_ops[i], NULL, seed);
+                const struct answer shared = search_with(&spec, &m.rates, most_ops[i], memory, seed);
+                if (!same_answer(&alone, &shared))
+                    fail_msg("seed %llu: search %d on machine %d differs where prices are remembered",
+                             (unsigned long long)seed, (int)i, machine);
+                spec.budget_bytes[SW_HOST] += i == 1 ? spec.budget_bytes[SW_HOST] / 2 : 0;
+            }
+        }
+        sw_units_destroy(units);
+    }
+    sw_price_memory_destroy(memory);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(remembered_layouts_change_no_outline),
+        cmocka_unit_test(remembered_prices_change_no_search),
         cmocka_unit_test(near_the_best_of_all),
     };
     return cmocka_run_group_tests_name("offload search", tests, NULL, NULL);
