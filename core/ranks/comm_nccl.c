@@ -16,40 +16,30 @@ static_assert(sizeof(ncclUniqueId) == SW_COMM_NCCL_ID_BYTES, "NCCL's name of a g
 /* A version number is decimal: 2 28 09. */
 enum { NCCL_PER_MAJOR = 10000, NCCL_PER_MINOR = 100 };
 
-#define FUNCTION(name) __typeof__(nccl##name) *name /* NOLINT(bugprone-macro-parentheses): a declaration */
+/* Applies a macro to each function of the library that is used, by its name without nccl. */
+#define FUNCTIONS(EACH)                                                                                                \
+    EACH(GetErrorString)                                                                                               \
+    EACH(GetVersion)                                                                                                   \
+    EACH(GetUniqueId)                                                                                                  \
+    EACH(CommInitRank)                                                                                                 \
+    EACH(CommDestroy)                                                                                                  \
+    EACH(CommAbort)                                                                                                    \
+    EACH(CommGetAsyncError)                                                                                            \
+    EACH(GroupStart)                                                                                                   \
+    EACH(GroupEnd)                                                                                                     \
+    EACH(Send)                                                                                                         \
+    EACH(Recv)                                                                                                         \
+    EACH(Reduce)
+
+#define MEMBER(name) __typeof__(nccl##name) *name; /* NOLINT(bugprone-macro-parentheses): a declaration */
+#define ENTRY(name) {"nccl" #name, (void **)&library.name},
 static struct {
     struct sw_library loaded;
-    FUNCTION(GetErrorString);
-    FUNCTION(GetVersion);
-    FUNCTION(GetUniqueId);
-    FUNCTION(CommInitRank);
-    FUNCTION(CommDestroy);
-    FUNCTION(CommAbort);
-    FUNCTION(CommGetAsyncError);
-    FUNCTION(GroupStart);
-    FUNCTION(GroupEnd);
-    FUNCTION(Send);
-    FUNCTION(Recv);
-    FUNCTION(Reduce);
+    FUNCTIONS(MEMBER)
 } library = {.loaded = SW_LIBRARY_INIT};
 
 static sw_status require_library(void) {
-#define ENTRY(name)                                                                                                    \
-    { "nccl" #name, (void **)&library.name }
-    static const struct sw_library_function functions[] = {
-        ENTRY(GetErrorString),
-        ENTRY(GetVersion),
-        ENTRY(GetUniqueId),
-        ENTRY(CommInitRank),
-        ENTRY(CommDestroy),
-        ENTRY(CommAbort),
-        ENTRY(CommGetAsyncError),
-        ENTRY(GroupStart),
-        ENTRY(GroupEnd),
-        ENTRY(Send),
-        ENTRY(Recv),
-        ENTRY(Reduce),
-    };
+    static const struct sw_library_function functions[] = {FUNCTIONS(ENTRY)};
     static const char *const names[] = {SW_NCCL_NAME, NULL};
     const char *failure = sw_library_load(
         &library.loaded, &(struct sw_library_need){.names = names,

@@ -16,48 +16,34 @@ enum { OLDEST_MAJOR = 12, NEWEST_MAJOR = 13 };
 enum { PER_MAJOR = 10000, PER_MINOR = 100 };
 enum { NAME_CHARS = SW_LIBRARY_PATH_CHARS + 64 };
 
-#define FUNCTION(name) __typeof__(name) *name##_at /* NOLINT(bugprone-macro-parentheses): a declaration */
+/* Applies a macro to each function of the library that is used. */
+#define FUNCTIONS(EACH)                                                                                                \
+    EACH(cublasLtGetVersion)                                                                                           \
+    EACH(cublasLtCreate)                                                                                               \
+    EACH(cublasLtDestroy)                                                                                              \
+    EACH(cublasLtGetStatusString)                                                                                      \
+    EACH(cublasLtMatmulDescInit_internal)                                                                              \
+    EACH(cublasLtMatmulDescSetAttribute)                                                                               \
+    EACH(cublasLtMatrixLayoutCreate)                                                                                   \
+    EACH(cublasLtMatrixLayoutDestroy)                                                                                  \
+    EACH(cublasLtMatmulPreferenceCreate)                                                                               \
+    EACH(cublasLtMatmulPreferenceDestroy)                                                                              \
+    EACH(cublasLtMatmulPreferenceSetAttribute)                                                                         \
+    EACH(cublasLtMatmulAlgoGetHeuristic)                                                                               \
+    EACH(cublasLtMatmulAlgoCapGetAttribute)                                                                            \
+    EACH(cublasLtMatmul)                                                                                               \
+    EACH(cublasLtMatmulAlgoCheck)                                                                                      \
+    EACH(cublasLtMatmulAlgoConfigGetAttribute)
+
+#define MEMBER(name) __typeof__(name) *name##_at; /* NOLINT(bugprone-macro-parentheses): a declaration */
+#define ENTRY(name) {#name, (void **)&library.name##_at},
 static struct {
     struct sw_library loaded;
-    FUNCTION(cublasLtGetVersion);
-    FUNCTION(cublasLtCreate);
-    FUNCTION(cublasLtDestroy);
-    FUNCTION(cublasLtGetStatusString);
-    FUNCTION(cublasLtMatmulDescInit_internal);
-    FUNCTION(cublasLtMatmulDescSetAttribute);
-    FUNCTION(cublasLtMatrixLayoutCreate);
-    FUNCTION(cublasLtMatrixLayoutDestroy);
-    FUNCTION(cublasLtMatmulPreferenceCreate);
-    FUNCTION(cublasLtMatmulPreferenceDestroy);
-    FUNCTION(cublasLtMatmulPreferenceSetAttribute);
-    FUNCTION(cublasLtMatmulAlgoGetHeuristic);
-    FUNCTION(cublasLtMatmulAlgoCapGetAttribute);
-    FUNCTION(cublasLtMatmul);
-    FUNCTION(cublasLtMatmulAlgoCheck);
-    FUNCTION(cublasLtMatmulAlgoConfigGetAttribute);
+    FUNCTIONS(MEMBER)
 } library = {.loaded = SW_LIBRARY_INIT};
 
 static const char *load(void) {
-#define ENTRY(name)                                                                                                    \
-    { #name, (void **)&library.name##_at }
-    static const struct sw_library_function functions[] = {
-        ENTRY(cublasLtGetVersion),
-        ENTRY(cublasLtCreate),
-        ENTRY(cublasLtDestroy),
-        ENTRY(cublasLtGetStatusString),
-        ENTRY(cublasLtMatmulDescInit_internal),
-        ENTRY(cublasLtMatmulDescSetAttribute),
-        ENTRY(cublasLtMatrixLayoutCreate),
-        ENTRY(cublasLtMatrixLayoutDestroy),
-        ENTRY(cublasLtMatmulPreferenceCreate),
-        ENTRY(cublasLtMatmulPreferenceDestroy),
-        ENTRY(cublasLtMatmulPreferenceSetAttribute),
-        ENTRY(cublasLtMatmulAlgoGetHeuristic),
-        ENTRY(cublasLtMatmulAlgoCapGetAttribute),
-        ENTRY(cublasLtMatmul),
-        ENTRY(cublasLtMatmulAlgoCheck),
-        ENTRY(cublasLtMatmulAlgoConfigGetAttribute),
-    };
+    static const struct sw_library_function functions[] = {FUNCTIONS(ENTRY)};
     static const char *const names[] = {SW_CUBLASLT_NAMES, NULL};
     return sw_library_load(&library.loaded,
                            &(struct sw_library_need){.names = names,
