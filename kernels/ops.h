@@ -216,9 +216,10 @@ struct sw_rmsnorm {
     int64_t groups;
     int64_t x_stride, y_stride; /* elements */
     float epsilon;
+    float gamma_base; /* added to gamma in fp32: 1 where gamma is stored as its difference from 1 */
 };
-/* y = x·rstd·gamma with rstd = 1/sqrt(average(x²) + epsilon), fp32, one a row, kept for the backward pass.
- * (torch.nn.RMSNorm) */
+/* y = x·rstd·(gamma_base + gamma) with rstd = 1/sqrt(average(x²) + epsilon), fp32, one a row, kept for the backward
+ * pass. (torch.nn.RMSNorm) */
 struct sw_rmsnorm_forward {
     sw_dtype type;
     const struct sw_rmsnorm *shape;
@@ -243,7 +244,8 @@ struct sw_rmsnorm_backward {
     sw_device_run(stream, SW_DEVICE_RMSNORM_BACKWARD, &(const struct sw_rmsnorm_backward){__VA_ARGS__})
 
 /* sum = a + b as sw_add, and y is the norm of that sum: as sw_layernorm_forward, or, if beta and mean are NULL, as
- * sw_rmsnorm_forward. The bits are those of the two ops in turn, in one pass over memory. sum may be a or b. */
+ * sw_rmsnorm_forward with gamma_base. The bits are those of the two ops in turn, in one pass over memory. sum may be a
+ * or b. */
 struct sw_add_norm_forward {
     sw_dtype type;
     int64_t rows, cols;
@@ -253,6 +255,7 @@ struct sw_add_norm_forward {
     const void *gamma, *beta;
     void *y;
     float *mean, *rstd;
+    float gamma_base;
 };
 #define sw_add_norm_forward(stream, ...)                                                                               \
     sw_device_run(stream, SW_DEVICE_ADD_NORM_FORWARD, &(const struct sw_add_norm_forward){__VA_ARGS__})
@@ -436,7 +439,7 @@ static inline int64_t sw_table_row(struct sw_table_part part, int64_t row) {
     return part.rows == 0 || (at >= 0 && at < part.rows) ? at : -1;
 }
 
-/* out[b·seq+t] = table[tokens[b·seq+t]] + positions[t - document_start[b·seq+t]]: positions begin anew with each
+/* out[b·seq+t] = scale·table[tokens[b·seq+t]] + positions[t - document_start[b·seq+t]]: positions begin anew with each
  * document. document_start is as in struct sw_attention, NULL: 0. positions NULL: the model has none. */
 struct sw_embedding_forward {
     sw_dtype type;
@@ -445,11 +448,12 @@ struct sw_embedding_forward {
     const void *table, *positions;
     void *out;
     struct sw_table_part table_part, positions_part;
+    float scale; /* 0 stands for 1 */
 };
 #define sw_embedding_forward(stream, ...)                                                                              \
     sw_device_run(stream, SW_DEVICE_EMBEDDING_FORWARD, &(const struct sw_embedding_forward){__VA_ARGS__})
 
-/* table_acc[tokens[i]] += d_out[i] in order of i, and positions_acc in the same way (NULL: the model has no
+/* table_acc[tokens[i]] += scale·d_out[i] in order of i, and positions_acc in the same way (NULL: the model has no
  * positions). The bits do not depend on the run. */
 struct sw_embedding_backward {
     sw_dtype type;
@@ -458,7 +462,11 @@ struct sw_embedding_backward {
     const void *d_out;
     float *table_acc, *positions_acc;
     struct sw_table_part table_part, positions_part;
+    float scale; /* 0 stands for 1 */
 };
+static inline float sw_embedding_scale(float scale) {
+    return scale == 0.0f ? 1.0f : scale;
+}
 #define sw_embedding_backward(stream, ...)                                                                             \
     sw_device_run(stream, SW_DEVICE_EMBEDDING_BACKWARD, &(const struct sw_embedding_backward){__VA_ARGS__})
 

@@ -109,6 +109,10 @@ struct saved sw_saved_of(const struct sw_model *model, const struct sw_unit_call
         .norm2_out = area_at(call->derived, at->norm2_out),
         .up = area_at(call->saved, at->up),
         .activated = area_at(call->derived, at->activated),
+        .attention_result = area_at(call->saved, at->attention_result),
+        .attention_result_rstd = area_at(call->saved, at->attention_result_rstd),
+        .mlp_result = area_at(call->saved, at->mlp_result),
+        .mlp_result_rstd = area_at(call->saved, at->mlp_result_rstd),
         .router_logits = area_at(call->saved, at->router_logits),
         .expert_chosen = area_at(call->saved, at->expert_chosen),
         .expert_weight = area_at(call->saved, at->expert_weight),
@@ -119,6 +123,10 @@ struct saved sw_saved_of(const struct sw_model *model, const struct sw_unit_call
     };
 }
 
+static float gamma_base(const struct sw_model *model) {
+    return model->config.norm_from_one ? 1.0f : 0.0f;
+}
+
 static struct sw_rmsnorm rms_shape(const struct sw_model *model, int64_t rows) {
     const int64_t hidden = model->config.hidden;
     return (struct sw_rmsnorm){.rows = rows,
@@ -126,7 +134,8 @@ static struct sw_rmsnorm rms_shape(const struct sw_model *model, int64_t rows) {
                                .groups = 1,
                                .x_stride = hidden,
                                .y_stride = hidden,
-                               .epsilon = (float)model->config.norm_epsilon};
+                               .epsilon = (float)model->config.norm_epsilon,
+                               .gamma_base = gamma_base(model)};
 }
 
 sw_status sw_model_norm_forward(const struct sw_model *model, struct sw_stream *stream, const struct sw_norm_call *norm,
@@ -315,7 +324,9 @@ static sw_status rotate(const struct sw_model *model, const struct sw_unit_call 
                                       .back = back};
     if (model->rotation == NULL)
         return SW_OK;
-    const float *table = area_at(call->work, model->work.rotation);
+    const int64_t layer = sw_tile_of(&model->cut, call->unit).layer;
+    const float *table = area_at(call->work, model->work.rotation +
+                                                 sw_rope_table_of(&model->config, layer) * sw_rope_table_bytes(model));
     return sw_rotate(call->stream, model->shape.type, &shape, table + call->past * a->head_dim, q);
 }
 
@@ -334,7 +345,8 @@ static void head_norms(const struct sw_model *model, const struct saved *s, stru
     const struct sw_rmsnorm shape = {.cols = a->head_dim,
                                      .x_stride = model->widths.qkv,
                                      .y_stride = a->q_stride,
-                                     .epsilon = (float)model->config.norm_epsilon};
+                                     .epsilon = (float)model->config.norm_epsilon,
+                                     .gamma_base = gamma_base(model)};
     out[0] = (struct head_norm){.shape = shape, .scale = Q_NORM, .rstd = s->q_rstd};
     out[1] = (struct head_norm){.shape = shape,
                                 .scale = K_NORM,
@@ -502,16 +514,36 @@ static sw_status add_norm_forward(const struct sw_model *model, const struct sw_
     const bool layer = model->config.norm == SW_NORM_LAYER;
     return sw_add_norm_forward(call->stream, model->shape.type, model->rows, model->config.hidden,
                                (float)model->config.norm_epsilon, call->in, added, s->residual, norm.scale,
-                               layer ? norm.bias : NULL, s->norm2_out, layer ? norm.mean : NULL, norm.rstd);
+                               layer ? norm.bias : NULL, s->norm2_out, layer ? norm.mean : NULL, norm.rstd,
+                               gamma_base(model));
 }
 
 /* Computes everything up to the MLP's normalised input. */
 sw_status sw_block_fill_attention(struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
     void *narrow = area_at(call->work, model->work.narrow);
+    const bool norms_result = model->config.norm_of_results;
+    void *result = norms_result ? s->attention_result : narrow;
     SW_TRY(sw_norm_forward(model, call, NORM1_SCALE, call->in, s->norm1_out, s->norm1_mean, s->norm1_rstd));
     SW_TRY(sw_attend_forward(model, call, s->norm1_out, s));
-    SW_TRY(sw_linear_forward(model, call, LINEAR_PROJECTION, PROJECTION_WEIGHT, s->attention_out, NULL, narrow));
+    SW_TRY(sw_linear_forward(model, call, LINEAR_PROJECTION, PROJECTION_WEIGHT, s->attention_out, NULL, result));
+    if (norms_result)
+        SW_TRY(sw_norm_forward(model, call, ATTENTION_RESULT_NORM, result, narrow, NULL, s->attention_result_rstd));
     return add_norm_forward(model, call, narrow, s);
+}
+
+/* Computes the MLP's result before its norm. */
+static sw_status fill_mlp_result(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
+    SW_TRY(sw_mlp_forward(model, call, s->norm2_out, s));
+    return sw_linear_forward(model, call, LINEAR_DOWN, DOWN_WEIGHT, s->activated, NULL, s->mlp_result);
+}
+
+/* Computes the gradient at the result of attention or the MLP from that at its norm's output, and adds the gradient of
+ * the scale. */
+static sw_status result_norm_backward(const struct sw_model *model, const struct sw_unit_call *call,
+                                      enum sw_block_tensor scale, const void *result, float *rstd, void *result_grad) {
+    struct sw_norm_call norm = norm_call(model, call, scale, NULL, rstd);
+    sw_block_norm_accumulate(model, call, scale, &norm);
+    return sw_model_norm_backward(model, call->stream, &norm, call->grad, result, false, result_grad);
 }
 
 /* Recomputes, with the arithmetic of the forward pass, the inputs of the backward pass that need no matrix product. The
@@ -522,6 +554,12 @@ sw_status sw_block_fill_derived(const struct sw_model *model, const struct sw_un
     return sw_norm_forward(model, call, NORM2_SCALE, s->residual, s->norm2_out, s->norm2_mean, s->norm2_rstd);
 }
 
+/* Normalises the MLP's result into the work area. */
+static sw_status norm_mlp_result(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
+    return sw_norm_forward(model, call, MLP_RESULT_NORM, s->mlp_result, area_at(call->work, model->work.narrow), NULL,
+                           s->mlp_result_rstd);
+}
+
 sw_status sw_block_recompute(struct sw_model *model, const struct sw_unit_call *call) {
     const struct saved s = sw_saved_of(model, call);
     if (call->recompute == SW_RECOMPUTE_DERIVED)
@@ -529,6 +567,10 @@ sw_status sw_block_recompute(struct sw_model *model, const struct sw_unit_call *
     SW_TRY(sw_block_fill_attention(model, call, &s));
     if (model->config.experts > 0)
         return sw_experts_up(model, call, s.norm2_out, &s);
+    if (model->config.norm_of_results) {
+        SW_TRY(fill_mlp_result(model, call, &s));
+        return norm_mlp_result(model, call, &s);
+    }
     return sw_linear_forward(model, call, LINEAR_UP, UP_WEIGHT, s.norm2_out, NULL, s.up);
 }
 
@@ -537,6 +579,12 @@ sw_status sw_block_forward(struct sw_model *model, const struct sw_unit_call *ca
     SW_TRY(sw_block_fill_attention(model, call, &s));
     if (model->config.experts > 0)
         return sw_experts_forward(model, call, s.norm2_out, s.residual, &s);
+    if (model->config.norm_of_results) {
+        SW_TRY(fill_mlp_result(model, call, &s));
+        SW_TRY(norm_mlp_result(model, call, &s));
+        return sw_add(call->stream, model->shape.type, model->rows * model->config.hidden, s.residual,
+                      area_at(call->work, model->work.narrow), call->out);
+    }
     SW_TRY(sw_mlp_forward(model, call, s.norm2_out, &s));
     return sw_linear_forward(model, call, LINEAR_DOWN, DOWN_WEIGHT, s.activated, s.residual, call->out);
 }
@@ -548,9 +596,26 @@ sw_status sw_block_attention_backward(struct sw_model *model, const struct sw_un
     return norm_backward(model, call, NORM1_SCALE, narrow, call->in, s->norm1_mean, s->norm1_rstd);
 }
 
+/* Runs the two halves with the gradients at their results, which come before the norms of these. */
+static sw_status backward_with_result_norms(struct sw_model *model, const struct sw_unit_call *call,
+                                            const struct saved *s) {
+    void *narrow = area_at(call->work, model->work.narrow);
+    struct sw_unit_call half = *call;
+    half.grad = area_at(call->work, model->work.result_grad);
+    SW_TRY(result_norm_backward(model, call, MLP_RESULT_NORM, s->mlp_result, s->mlp_result_rstd, half.grad));
+    SW_TRY(sw_mlp_backward(model, &half, s->norm2_out, s, narrow));
+    SW_TRY(norm_backward(model, call, NORM2_SCALE, narrow, s->residual, s->norm2_mean, s->norm2_rstd));
+    SW_TRY(result_norm_backward(model, call, ATTENTION_RESULT_NORM, s->attention_result, s->attention_result_rstd,
+                                half.grad));
+    SW_TRY(sw_attend_backward(model, &half, s->norm1_out, s, narrow));
+    return norm_backward(model, call, NORM1_SCALE, narrow, call->in, s->norm1_mean, s->norm1_rstd);
+}
+
 sw_status sw_block_backward(struct sw_model *model, const struct sw_unit_call *call) {
     const struct saved s = sw_saved_of(model, call);
     void *narrow = area_at(call->work, model->work.narrow);
+    if (model->config.norm_of_results)
+        return backward_with_result_norms(model, call, &s);
     SW_TRY(model->config.experts > 0 ? sw_experts_backward(model, call, s.norm2_out, &s, narrow)
                                      : sw_mlp_backward(model, call, s.norm2_out, &s, narrow));
     return sw_block_attention_backward(model, call, &s);

@@ -13,6 +13,7 @@
 #include "core/size.h"
 #include "model/model_private.h"
 
+#include <math.h>
 #include <string.h>
 
 static bool has_position_table(const struct sw_model *model) {
@@ -64,6 +65,15 @@ void sw_embedding_gather(struct sw_model *model, const struct sw_gather_call *ca
         numbers[r] = (int32_t)r;
 }
 
+/* Rounds the scale to the compute type, as transformers does. */
+static float embedding_scale(const struct sw_model *model) {
+    if (!model->config.scaled_embedding)
+        return 1.0f;
+    float rounded;
+    sw_dtype_store(model->shape.type, &rounded, 0, (float)sqrt((double)model->config.hidden));
+    return sw_dtype_load(model->shape.type, &rounded, 0);
+}
+
 static sw_status forward_gathered(const struct sw_model *model, const struct sw_unit_call *call) {
     const struct gathered_layout at = sw_gathered_layout(model);
     const char *rows = call->rows;
@@ -71,7 +81,7 @@ static sw_status forward_gathered(const struct sw_model *model, const struct sw_
                                 model->config.hidden, (const int32_t *)(const void *)(rows + at.numbers),
                                 sw_token_part(model, call, TOKEN_DOCUMENT_START), rows,
                                 has_position_table(model) ? rows + at.positions : NULL, call->out,
-                                (struct sw_table_part){0}, (struct sw_table_part){0});
+                                (struct sw_table_part){0}, (struct sw_table_part){0}, embedding_scale(model));
 }
 
 /* Returns the rows of the position table that the unit has, counted from the first position of this pass. */
@@ -89,7 +99,7 @@ sw_status sw_embedding_unit_forward(struct sw_model *model, const struct sw_unit
                                 model->config.hidden, call->tokens, sw_token_part(model, call, TOKEN_DOCUMENT_START),
                                 tensor_at(model, call, TOKEN_TABLE),
                                 has_position_table(model) ? tensor_at(model, call, POSITION_TABLE) : NULL, call->out,
-                                tokens_part(model), positions_from(model, call));
+                                tokens_part(model), positions_from(model, call), embedding_scale(model));
 }
 
 /* A plan has no such pass of a frozen embedding; only a measurement asks for it, and finds it free. */
@@ -101,7 +111,7 @@ sw_status sw_embedding_unit_backward(struct sw_model *model, const struct sw_uni
                                  model->config.hidden, call->tokens, sw_token_part(model, call, TOKEN_DOCUMENT_START),
                                  call->grad, table_acc,
                                  has_position_table(model) ? acc_at(model, call, POSITION_TABLE) : NULL,
-                                 tokens_part(model), positions_part(model));
+                                 tokens_part(model), positions_part(model), embedding_scale(model));
 }
 
 /* Tensors of the head: the final norm's scale; its bias, if it has one; the output table, unless it is tied. */

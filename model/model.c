@@ -531,15 +531,14 @@ struct sw_model_bytes sw_model_bytes(const struct sw_model *model) {
     };
 }
 
-/* The model for passes of one token uses the same table, at the same offset. */
+/* The model for passes of one token uses the same tables, at the same offset. */
 static sw_status begin(void *context, struct sw_stream *stream, void *work) {
     const struct sw_model *model = context;
-    const int64_t bytes = sw_most_keys(model) * model->config.head_dim * (int64_t)sizeof *model->rotation;
     if (sw_experts_tally(model) > 0)
         SW_TRY(sw_zero(stream, area_at(work, model->work.tally), sw_experts_tally(model) * (int64_t)sizeof(double)));
     return model->rotation == NULL
                ? SW_OK
-               : sw_copy_to_device(stream, area_at(work, model->work.rotation), model->rotation, bytes);
+               : sw_copy_to_device(stream, area_at(work, model->work.rotation), model->rotation, sw_rope_bytes(model));
 }
 
 struct sw_model_tally sw_model_tally(const struct sw_model *model, const double *tally) {
@@ -753,7 +752,8 @@ static sw_status fill_run(void *context, int64_t tensor_number, int64_t whole, i
     if (tensor->added) /* its first values are another's matter, such as sw_lora_load's */
         return SW_OK;
     if (tensor->dims == 1) {
-        const float value = sw_name_ends_with(tensor->name, ".weight") ? 1.0f : 0.0f;
+        const bool one = sw_name_ends_with(tensor->name, ".weight") && !init->config->norm_from_one;
+        const float value = one ? 1.0f : 0.0f;
         for (int64_t i = 0; i < run; i++)
             out[i] = value;
         return SW_OK;

@@ -59,6 +59,8 @@ struct saved_layout {
     /* With experts: the router's logits, the experts of each row and their weights, the order of the pairs of a row and
      * an expert, and the results of the experts' up products. */
     int64_t router_logits, expert_chosen, expert_weight, expert_offset, expert_source, expert_place, expert_up;
+    int64_t attention_result, mlp_result; /* with norms of results: what they normalise */
+    int64_t attention_result_rstd, mlp_result_rstd;
     int64_t saved_bytes;
     int64_t q_rstd, k_rstd, heads, activated, norm1_mean, norm1_rstd, norm1_out, norm2_mean, norm2_rstd, norm2_out;
     int64_t derived_bytes;
@@ -78,9 +80,10 @@ struct work_layout {
     /* If key-value heads are copied: the collected weights and biases of this rank's queries, keys and values, and
      * their fp32 gradients. */
     int64_t own_qkv, own_qkv_bias, own_qkv_acc, own_qkv_bias_acc;
-    int64_t matrix;   /* one unpacked matrix, or those of some experts, if weights are stored in 8 bits or a base is
-                         quantized */
-    int64_t rotation; /* the table of rotary positions */
+    int64_t matrix;      /* one unpacked matrix, or those of some experts, if weights are stored in 8 bits or a base is
+                            quantized */
+    int64_t rotation;    /* the tables of rotary positions */
+    int64_t result_grad; /* with norms of results: rows × hidden, the gradient at a result */
     /* With experts, in training: the tally, and the scratch of its op. With losses of the router, for each micro-batch
      * of a step: the rows that all layers send to each expert, and the sums of their probabilities. */
     int64_t tally, tally_scratch, router_counts, router_sums;
@@ -171,7 +174,7 @@ struct sw_model {
     struct sw_span vocab;          /* rows of the vocabulary that this rank's units have */
     struct widths widths;          /* columns of a tile's activations */
     struct sw_attention attention; /* the attention of a tile, without the window, which depends on the layer */
-    float *rotation;               /* the table of rotary positions; NULL: none */
+    float *rotation;               /* the tables of rotary positions, one after the other; NULL: none */
     struct sw_model *of_one; /* the model for passes of one token, which borrows this one's rotation; NULL: none */
     struct head_tiles head;
     struct saved_layout saved[BLOCK_KINDS];
@@ -304,7 +307,8 @@ struct sw_handed_layout sw_handed_layout(const struct sw_model *model);
 struct saved {
     float *norm1_mean, *norm1_rstd, *q_rstd, *k_rstd, *log_sum_exp, *norm2_mean, *norm2_rstd;
     char *norm1_out, *qkv, *heads, *attention_out, *residual, *norm2_out, *up, *activated;
-    char *router_logits, *expert_up;
+    char *attention_result, *mlp_result, *router_logits, *expert_up;
+    float *attention_result_rstd, *mlp_result_rstd;
     int32_t *expert_chosen, *expert_offset, *expert_source, *expert_place;
     float *expert_weight;
 };
@@ -531,6 +535,10 @@ sw_status sw_head_train(struct sw_model *model, const struct sw_unit_call *call)
 sw_status sw_head_loss(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_head_logits(struct sw_model *model, const struct sw_unit_call *call);
 
+/* Return the bytes of one table of rotary positions and of all, and the number of the table that a layer uses. */
+int64_t sw_rope_table_bytes(const struct sw_model *model);
+int64_t sw_rope_bytes(const struct sw_model *model);
+int sw_rope_table_of(const struct sw_model_config *config, int64_t layer);
 /* Fills the table that sw_rotate reads: for each of `seq` positions the cosines and then the sines of head_dim/2
  * angles, scaled as the configuration says. */
 void sw_rope_table(const struct sw_model_config *config, int64_t seq, float *table);

@@ -86,6 +86,18 @@ void sw_rope_table(const struct sw_model_config *config, int64_t seq, float *tab
     }
 }
 
+int64_t sw_rope_table_bytes(const struct sw_model *model) {
+    return sw_most_keys(model) * model->config.head_dim * (int64_t)sizeof *model->rotation;
+}
+
+int64_t sw_rope_bytes(const struct sw_model *model) {
+    return sw_rope_table_bytes(model) * (model->config.window_theta > 0.0 ? 2 : 1);
+}
+
+int sw_rope_table_of(const struct sw_model_config *config, int64_t layer) {
+    return config->window_theta > 0.0 && !sw_config_in_full_layers(config, layer);
+}
+
 /* How the head's rows and the vocabulary are cut into tiles, and the products of a tile. Both depend only on the model,
  * the micro-batch and the kind of device, so budgets never change bits. */
 
@@ -260,6 +272,12 @@ static void lay_saved(const struct sw_model *model, enum block_kind kind, struct
     if (has(kind, EXPERTS) && c->experts > 0) {
         s->expert_up = place(&s->saved_bytes, pairs * 2 * w->expert_ffn * typed);
     }
+    if (c->norm_of_results && kind == BLOCK_WHOLE) {
+        s->attention_result = place(&s->saved_bytes, typed_rows * c->hidden);
+        s->attention_result_rstd = place(&s->saved_bytes, row_bytes);
+        s->mlp_result = place(&s->saved_bytes, typed_rows * c->hidden);
+        s->mlp_result_rstd = place(&s->saved_bytes, row_bytes);
+    }
     if (has(kind, UP_WEIGHT)) {
         s->up = place(&s->saved_bytes, typed_rows * w->up);
         s->activated = place(&s->derived_bytes, typed_rows * w->ffn);
@@ -307,8 +325,7 @@ static void lay_work(struct sw_model *model) {
     /* The rotation table stays valid for the whole run, so block and head must not reuse its memory or the scratch
      * memory. */
     if (c->positions == SW_POSITIONS_ROTARY)
-        w->rotation = place(
-            &w->bytes, sw_round_up(sw_most_keys(model) * c->head_dim * (int64_t)sizeof(float), SW_BUFFER_ALIGN_BYTES));
+        w->rotation = place(&w->bytes, sw_round_up(sw_rope_bytes(model), SW_BUFFER_ALIGN_BYTES));
     w->scratch = place(&w->bytes, sw_round_up(model->scratch_bytes, SW_BUFFER_ALIGN_BYTES));
     if (sw_tuning_freezes(&model->shape.tuning))
         w->unwanted = place(&w->bytes, sw_max_i64(c->hidden, c->heads * c->head_dim) * (int64_t)sizeof(float));
@@ -328,6 +345,8 @@ static void lay_work(struct sw_model *model) {
     if (!sw_model_splits_backward(model))
         w->wide = place(&block, sw_product_bytes(model));
     w->narrow = place(&block, model->rows * sw_max_i64(c->hidden, wide->q) * typed);
+    if (c->norm_of_results)
+        w->result_grad = place(&block, hidden_bytes);
     if (model->shape.fp8 || model->units->base != SW_BASE_TYPED)
         w->matrix = place(&block, largest_matrix(model) * typed);
     if (model->adapter != NULL) {
@@ -379,10 +398,11 @@ static void lay_work(struct sw_model *model) {
 }
 
 /* Tells whether the product adds the residual itself. In a whole block the MLP's norm adds the attention's result; the
- * ranks of a tensor group add the residual of their rows to their part. */
+ * ranks of a tensor group add the residual of their rows to their part; and a norm of the result comes before the
+ * addition. */
 static bool meets_residual(const struct sw_model *model, enum linear_name name) {
     const bool whole_attention = name == LINEAR_PROJECTION && model->cut.tiles == 1;
-    return is_behind_sum(name) && !whole_attention && model->cut.ranks == 1;
+    return is_behind_sum(name) && !whole_attention && model->cut.ranks == 1 && !model->config.norm_of_results;
 }
 
 static sw_status prepare_linear(struct sw_model *model, enum linear_name name, enum sw_block_tensor bias, int64_t in,
@@ -481,7 +501,7 @@ static void measure_widths(struct sw_model *model) {
         .k_stride = heads_stride,
         .v_stride = widths.qkv,
         .o_stride = q,
-        .scale = (float)(1.0 / sqrt((double)c->head_dim)),
+        .scale = (float)(1.0 / sqrt((double)(c->query_width > 0 ? c->query_width : c->head_dim))),
     };
 }
 
@@ -489,10 +509,15 @@ static sw_status make_rotation(struct sw_model *model) {
     if (model->config.positions != SW_POSITIONS_ROTARY)
         return SW_OK;
     const int64_t places = sw_most_keys(model);
-    model->rotation = calloc((size_t)(places * model->config.head_dim), sizeof *model->rotation);
+    model->rotation = malloc((size_t)sw_rope_bytes(model));
     if (model->rotation == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the positions of %lld tokens", (long long)places);
     sw_rope_table(&model->config, places, model->rotation);
+    if (model->config.window_theta > 0.0) {
+        struct sw_model_config local = model->config;
+        local.rope = (struct sw_rope){.theta = local.window_theta};
+        sw_rope_table(&local, places, model->rotation + places * local.head_dim);
+    }
     return SW_OK;
 }
 

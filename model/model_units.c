@@ -34,6 +34,7 @@ static const struct {
     [K_NORM] = {HEAD_VECTOR, NOT_CUT},
     [PROJECTION_WEIGHT] = {MATRIX, CUT_IN},
     [PROJECTION_BIAS] = {OUT_VECTOR, NOT_CUT},
+    [ATTENTION_RESULT_NORM] = {HIDDEN_VECTOR, NOT_CUT},
     [NORM2_SCALE] = {HIDDEN_VECTOR, NOT_CUT},
     [NORM2_BIAS] = {HIDDEN_VECTOR, NOT_CUT},
     [ROUTER] = {MATRIX, NOT_CUT},
@@ -42,6 +43,7 @@ static const struct {
     [UP_BIAS] = {OUT_VECTOR, CUT_OUT},
     [DOWN_WEIGHT] = {MATRIX, CUT_IN},
     [DOWN_BIAS] = {OUT_VECTOR, NOT_CUT},
+    [MLP_RESULT_NORM] = {HIDDEN_VECTOR, NOT_CUT},
 };
 
 /* Later tiles of a half have neither its norm nor the bias of its last product: the first tile has them. */
@@ -306,6 +308,8 @@ static int64_t nearest_divisor(int64_t whole, int64_t number) {
 /* Return why the blocks of a model cannot be cut among ranks, or into tiles: the end of a sentence about it. NULL: they
  * can. Parts of a matrix with the rows of queries, keys and values would be of several runs of rows. */
 static const char *why_whole(const struct sw_model_config *c) {
+    if (c->norm_of_results)
+        return "which normalises the results of attention and MLP";
     return c->out_first && sw_block_pieces(c, QKV_WEIGHT) == 1 ? "which has queries, keys and values in one matrix"
                                                                : NULL;
 }

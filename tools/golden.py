@@ -3,8 +3,8 @@
 reproduce.
 
 Everything follows from the seeds in this file, on one thread, so a second run on the same machine and versions
-writes the same bytes, but for the tokenizers llama2 and mistral, whose trainer breaks ties at random. The fields of
-the files are described in tests/parity/README.md.
+writes the same bytes, but for the tokenizers llama2, mistral and gemma, whose trainer breaks ties at random. The fields
+of the files are described in tests/parity/README.md.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from transformers.generation.logits_process import (MinPLogitsWarper, Temperatur
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "parity"))
-from live import as_saved  # noqa: E402
+from live import as_saved, norm_centre  # noqa: E402
 
 TYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16}
 PROJECTIONS = 8
@@ -84,6 +84,7 @@ FAMILIES = {
     "phi3": Family(transformers.Phi3Config, transformers.Phi3ForCausalLM, settings={"pad_token_id": None}),
     "mixtral": Family(transformers.MixtralConfig, transformers.MixtralForCausalLM),
     "qwen3_moe": Family(transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
+    "gemma3": Family(transformers.Gemma3TextConfig, transformers.Gemma3ForCausalLM, settings={"pad_token_id": None}),
     "olmoe": Family(transformers.OlmoeConfig, transformers.OlmoeForCausalLM, settings={"pad_token_id": None}),
 }
 
@@ -320,6 +321,25 @@ CASES = (
         seq=64,
         optimizer=ten_steps(1.31),
     ),
+    # Gemma 3: windows in two layers, whose rotary positions have a base of their own and no scaling.
+    Case(
+        name="gemma3-a",
+        family="gemma3",
+        seed=20240622,
+        config=LLAMA_SHAPE | {
+            "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "head_dim": 14,
+            "query_pre_attn_scalar": 20, "sliding_window": 9,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "rope_theta": 1000.0, "factor": 2.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}}},
+        weight_std=0.1,
+        published_form=False,
+        micro_batches=2,
+        batch=2,
+        seq=48,
+        optimizer=ten_steps(1.698),
+    ),
     # Packed documents, with learned positions.
     Case(
         name="gpt2-documents",
@@ -412,7 +432,7 @@ def make_model(case, generator):
             if parameter.ndim >= 2:
                 parameter.copy_(case.weight_std * noise)
             elif (".ln_" in name or "norm" in name) and name.endswith(".weight"):
-                parameter.copy_(1.0 + 0.1 * noise)
+                parameter.copy_(norm_centre(config) + 0.1 * noise)
             else:
                 parameter.copy_(0.05 * noise)
     return model
@@ -848,6 +868,18 @@ def metaspace(text, size, legacy):
     return tokenizer
 
 
+def gemma(text, size):
+    """Gemma's pipeline: Llama 2's without a space in front, with runs of lines and of spaces as added tokens."""
+    json_text = json.loads(metaspace(text, size, legacy=True).to_str())
+    json_text["normalizer"] = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
+    json_text["pre_tokenizer"] = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious",
+                                  "invert": False}
+    json_text["decoder"]["decoders"].pop()
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(json_text))
+    tokenizer.add_tokens([tokenizers.AddedToken(token, normalized=False) for token in ("\n\n", "\u2581\u2581", "\t")])
+    return tokenizer
+
+
 # Letters, digits, marks, punctuation and symbols of Unicode 15 and 16, a code point of 17, and one that 16 moved.
 NEW = ("\u1c89\u1c8a \ua7cb\ua7dc \U00031350\U000323af \U00010d40\U00010d49 \u0897a\u0897 \u0cf3 \u1b4e\u1b7f \U0001fae9 "
        "\u2427 \U00016100\U0001611e \U0001ccf0\U0001ccf9 \U00011de0 \U0001171e \U0002ebf0x \U0001d2c0 \U00010ec2.")
@@ -923,6 +955,7 @@ def tokenizers_golden(out):
     write_tokenizer(out, "smollm", byte_level(text, 400, smollm), "<|end|>")
     write_tokenizer(out, "llama2", metaspace(text, 500, legacy=True), "</s>")
     write_tokenizer(out, "mistral", metaspace(text, 500, legacy=False), "</s>")
+    write_tokenizer(out, "gemma", gemma(text, 400), "</s>")
 
 
 def main():

@@ -10,12 +10,12 @@ static int64_t position_of(int64_t row, int64_t seq, const int32_t *document_sta
 }
 
 /* table_at, positions_at: where the rows begin; negative: another rank has them. */
-SW_INLINE void forward_row(const sw_dtype type, int64_t cols, const void *table, int64_t table_at,
+SW_INLINE void forward_row(const sw_dtype type, int64_t cols, const void *table, int64_t table_at, float scale,
                            const void *positions, int64_t positions_at, void *out, int64_t out_at) {
     for (int64_t i = 0; i < cols; i += SW_LANES) {
         sw_vec sum = {0};
         if (table_at >= 0)
-            sum = sw_load_up_to(type, table, table_at + i, cols - i, 0.0f);
+            sum = sw_load_up_to(type, table, table_at + i, cols - i, 0.0f) * scale;
         if (positions != NULL && positions_at >= 0)
             sum += sw_load_up_to(type, positions, positions_at + i, cols - i, 0.0f);
         sw_store_up_to(type, out, out_at + i, cols - i, sum);
@@ -27,7 +27,8 @@ static void forward_rows(const void *args, int64_t first, int64_t end, int threa
     const struct sw_embedding_forward *op = args;
     for (int64_t row = first; row < end; row++)
         SW_FOR_TYPE(forward_row, op->type, op->cols, op->table,
-                    sw_table_row(op->table_part, op->tokens[row]) * op->cols, op->positions,
+                    sw_table_row(op->table_part, op->tokens[row]) * op->cols, sw_embedding_scale(op->scale),
+                    op->positions,
                     sw_table_row(op->positions_part, position_of(row, op->seq, op->document_start)) * op->cols, op->out,
                     row * op->cols);
 }
@@ -45,11 +46,11 @@ SW_INLINE void add_to(float *acc, int64_t count, sw_vec gradient) {
 
 /* Adds the columns [at, end) of one row. A NULL accumulator belongs to another rank. */
 SW_INLINE void backward_row(const sw_dtype type, int64_t at, int64_t end, const void *d_out, int64_t row_at,
-                            float *table_acc, float *positions_acc) {
+                            float scale, float *table_acc, float *positions_acc) {
     for (int64_t i = at; i < end; i += SW_LANES) {
         const sw_vec gradient = sw_load_up_to(type, d_out, row_at + i, end - i, 0.0f);
         if (table_acc != NULL)
-            add_to(table_acc + i, end - i, gradient);
+            add_to(table_acc + i, end - i, gradient * scale);
         if (positions_acc != NULL)
             add_to(positions_acc + i, end - i, gradient);
     }
@@ -65,7 +66,7 @@ static void backward_columns(const void *args, int64_t first, int64_t last, int 
         for (int64_t row = 0; row < rows; row++) {
             const int64_t to = sw_table_row(op->table_part, op->tokens[row]);
             const int64_t position = sw_table_row(op->positions_part, position_of(row, op->seq, op->document_start));
-            SW_FOR_TYPE(backward_row, op->type, at, end, op->d_out, row * op->cols,
+            SW_FOR_TYPE(backward_row, op->type, at, end, op->d_out, row * op->cols, sw_embedding_scale(op->scale),
                         to < 0 ? NULL : op->table_acc + to * op->cols,
                         op->positions_acc == NULL || position < 0 ? NULL : op->positions_acc + position * op->cols);
         }

@@ -61,7 +61,7 @@ SW_INLINE void forward_row(const sw_dtype type, const struct forward *f, int64_t
     for (int64_t i = 0; i < f->shape.cols; i += SW_LANES) {
         const int64_t rest = f->shape.cols - i;
         const sw_vec normal = (sw_load_up_to(type, f->x, x_at + i, rest, mean) - mean) * rstd;
-        const sw_vec gamma = sw_load_up_to(type, f->gamma, i, rest, 0.0f);
+        const sw_vec gamma = sw_load_up_to(type, f->gamma, i, rest, 0.0f) + f->shape.gamma_base;
         const sw_vec beta = centred ? sw_load_up_to(type, f->beta, i, rest, 0.0f) : (sw_vec){0};
         sw_store_up_to(type, f->y, y_at + i, rest, sw_vec_fma(normal, gamma, beta));
     }
@@ -103,16 +103,17 @@ static sw_status all_rows(struct sw_stream *stream, sw_dtype type, const struct 
 
 static sw_status add_norm_forward(struct sw_stream *stream, const void *args) {
     const struct sw_add_norm_forward *op = args;
-    const struct forward f = {.shape = sw_plain_rows(op->rows, op->cols, op->epsilon),
-                              .a = op->a,
-                              .b = op->b,
-                              .sum = op->sum,
-                              .x = op->sum,
-                              .gamma = op->gamma,
-                              .beta = op->beta,
-                              .y = op->y,
-                              .mean = op->mean,
-                              .rstd = op->rstd};
+    struct forward f = {.shape = sw_plain_rows(op->rows, op->cols, op->epsilon),
+                        .a = op->a,
+                        .b = op->b,
+                        .sum = op->sum,
+                        .x = op->sum,
+                        .gamma = op->gamma,
+                        .beta = op->beta,
+                        .y = op->y,
+                        .mean = op->mean,
+                        .rstd = op->rstd};
+    f.shape.gamma_base = op->gamma_base;
     return all_rows(stream, op->type, &f);
 }
 
@@ -162,14 +163,14 @@ SW_INLINE struct row_averages averages(const sw_dtype type, const struct backwar
     for (; i + BACKWARD_SUMS * SW_LANES <= b->shape.cols; i += BACKWARD_SUMS * SW_LANES) {
         for (int j = 0; j < BACKWARD_SUMS; j++) {
             const int64_t col = i + j * SW_LANES;
-            const sw_vec g = sw_load(type, b->dy, y_at + col) * sw_load(type, b->gamma, col);
+            const sw_vec g = sw_load(type, b->dy, y_at + col) * (sw_load(type, b->gamma, col) + b->shape.gamma_base);
             sum[j] += g;
             sum_centred[j] = sw_vec_fma(g, sw_load(type, b->x, x_at + col) - mean, sum_centred[j]);
         }
     }
     for (; i < b->shape.cols; i += SW_LANES) {
         const int64_t rest = b->shape.cols - i;
-        const sw_vec gamma = sw_load_up_to(type, b->gamma, i, rest, 0.0f);
+        const sw_vec gamma = sw_load_up_to(type, b->gamma, i, rest, 0.0f) + b->shape.gamma_base;
         const sw_vec g = sw_load_up_to(type, b->dy, y_at + i, rest, 0.0f) * gamma;
         sum[0] += g;
         sum_centred[0] = sw_vec_fma(g, sw_load_up_to(type, b->x, x_at + i, rest, mean) - mean, sum_centred[0]);
@@ -189,7 +190,7 @@ SW_INLINE void row_dx(const sw_dtype type, const struct backward *b, int64_t row
     for (int64_t i = 0; i < b->shape.cols; i += SW_LANES) {
         const int64_t rest = b->shape.cols - i;
         const sw_vec normal = (sw_load_up_to(type, b->x, x_at + i, rest, mean) - mean) * rstd;
-        const sw_vec gamma = sw_load_up_to(type, b->gamma, i, rest, 0.0f);
+        const sw_vec gamma = sw_load_up_to(type, b->gamma, i, rest, 0.0f) + b->shape.gamma_base;
         const sw_vec g = sw_vec_fma(sw_load_up_to(type, b->dy, y_at + i, rest, 0.0f), gamma, minus_g);
         const sw_vec inner = sw_vec_fma(normal, minus_g_normal, g);
         const sw_vec before = b->add_to_dx ? sw_load_up_to(type, b->dx, x_at + i, rest, 0.0f) : (sw_vec){0};

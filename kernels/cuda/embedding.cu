@@ -27,6 +27,7 @@ template <typename T> struct looking_up {
     const T *table, *positions;
     T *out;
     sw_table_part table_part, positions_part;
+    float scale;
     /* A row that another has counts as zeros. */
     __device__ __forceinline__ void load_row(const T *from, int64_t row, int64_t col, int64_t count, bool aligned,
                                              float *values) const {
@@ -42,6 +43,8 @@ template <typename T> struct looking_up {
                      h.positions);
     }
     __device__ __forceinline__ void store(int64_t row, int64_t col, int64_t count, bool aligned, held &h) const {
+        for (int i = 0; i < SW_ELEMS; i++)
+            h.values[i] *= scale;
         for (int i = 0; i < SW_ELEMS && positions != NULL; i++)
             h.values[i] += h.positions[i];
         sw_store_elems(out + row * cols + col, count, aligned, h.values);
@@ -60,7 +63,8 @@ template <typename T> static void forward(cudaStream_t stream, const sw_embeddin
                                (const T *)op->positions,
                                (T *)op->out,
                                op->table_part,
-                               op->positions_part};
+                               op->positions_part,
+                               sw_embedding_scale(op->scale)};
     sw_for_rows(stream, op->batch * op->seq, op->cols, map, aligned);
 }
 
@@ -157,7 +161,7 @@ struct open_row {
  * a row that is left is in memory before the same thread may come to it again. */
 template <typename T, typename Rows>
 static __global__ void __launch_bounds__(STRIP_THREADS, STRIP_BLOCKS)
-    gather_kernel(Rows rows, int64_t count, int64_t cols, const T *d_out, float *acc, bool aligned) {
+    gather_kernel(Rows rows, int64_t count, int64_t cols, const T *d_out, float scale, float *acc, bool aligned) {
     SW_SHARED(window, found, [1]);
     const int64_t col = ((int64_t)blockIdx.y * STRIP_THREADS + threadIdx.x) * SW_ELEMS, left = cols - col;
     open_row open = {-1, {}};
@@ -182,7 +186,7 @@ static __global__ void __launch_bounds__(STRIP_THREADS, STRIP_BLOCKS)
                     sw_load_elems(acc + row * cols + col, left, aligned, open.sums);
                 }
                 for (int e = 0; e < SW_ELEMS; e++)
-                    open.sums[e] += values[r][e];
+                    open.sums[e] += values[r][e] * scale;
             }
         }
         /* The next window's first barrier comes before its rows are written. */
@@ -192,18 +196,20 @@ static __global__ void __launch_bounds__(STRIP_THREADS, STRIP_BLOCKS)
 }
 
 template <typename T, typename Rows>
-static void gather(cudaStream_t stream, Rows rows, int64_t count, int64_t cols, const void *d_out, float *acc) {
+static void gather(cudaStream_t stream, Rows rows, int64_t count, int64_t cols, const void *d_out, float scale,
+                   float *acc) {
     const bool aligned = cols % SW_ELEMS == 0 && sw_is_aligned(d_out) && sw_is_aligned(acc);
     SW_LAUNCH((gather_kernel<T, Rows>), dim3(BUCKETS, sw_blocks(sw_vectors(cols), STRIP_THREADS)), STRIP_THREADS, 0,
-              stream, rows, count, cols, (const T *)d_out, acc, aligned);
+              stream, rows, count, cols, (const T *)d_out, scale, acc, aligned);
 }
 
 template <typename T> static void backward(cudaStream_t stream, const sw_embedding_backward *op) {
     const int64_t count = op->batch * op->seq;
-    gather<T>(stream, table_rows{op->tokens, op->table_part}, count, op->cols, op->d_out, op->table_acc);
+    gather<T>(stream, table_rows{op->tokens, op->table_part}, count, op->cols, op->d_out, sw_embedding_scale(op->scale),
+              op->table_acc);
     if (op->positions_acc != NULL)
         gather<T>(stream, position_rows{op->seq, op->document_start, op->positions_part}, count, op->cols, op->d_out,
-                  op->positions_acc);
+                  1.0f, op->positions_acc);
 }
 
 void sw_cuda_embedding_backward(cudaStream_t stream, const void *args) {

@@ -61,8 +61,8 @@ void sw_cuda_add_layernorm_forward(cudaStream_t stream, const void *args) {
 
 void sw_cuda_layernorm_forward(cudaStream_t stream, const void *args) {
     const sw_layernorm_forward *op = (const sw_layernorm_forward *)args;
-    const sw_add_norm_forward norm = {op->type, op->rows,  op->cols, op->epsilon, op->x,    NULL,
-                                      NULL,     op->gamma, op->beta, op->y,       op->mean, op->rstd};
+    const sw_add_norm_forward norm = {op->type,  op->rows, op->cols, op->epsilon, op->x,    NULL, NULL,
+                                      op->gamma, op->beta, op->y,    op->mean,    op->rstd, 0.0f};
     sw_cuda_add_layernorm_forward(stream, &norm);
 }
 

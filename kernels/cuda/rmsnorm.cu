@@ -35,7 +35,7 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS, SW_ROW_BLOCKS)
         sw_load_elems(from + col, cols - col, aligned, values);
         sw_load_elems(gamma + col, cols - col, aligned, factors);
         for (int i = 0; i < SW_ELEMS; i++)
-            values[i] = values[i] * scale * factors[i];
+            values[i] = values[i] * scale * (factors[i] + shape.gamma_base);
         sw_store_elems(to + col, cols - col, aligned, values);
     }
 }
@@ -58,7 +58,7 @@ void sw_cuda_rmsnorm_forward(cudaStream_t stream, const void *args) {
 
 void sw_cuda_add_rmsnorm_forward(cudaStream_t stream, const void *args) {
     const sw_add_norm_forward *op = (const sw_add_norm_forward *)args;
-    const sw_rmsnorm shape = {op->rows, op->cols, 1, op->cols, op->cols, op->epsilon};
+    const sw_rmsnorm shape = {op->rows, op->cols, 1, op->cols, op->cols, op->epsilon, op->gamma_base};
     if (op->rows > 0)
         SW_FOR_TYPE(op->type, forward, stream, &shape, op->a, op->b, op->sum, op->sum, op->gamma, op->y, op->rstd);
 }
@@ -77,21 +77,25 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS, SW_ROW_BLOCKS)
     SW_UNROLL_TWICE
     for (int64_t col = first; col < cols; col += THREADS * SW_ELEMS) {
         sw_load_elems(dy + y_at + col, cols - col, aligned, g);
-        sw_load_elems(x + x_at + col, cols - col, aligned, normal);
         sw_load_elems(gamma + col, cols - col, aligned, factors);
         for (int i = 0; i < SW_ELEMS; i++)
-            sum_normal = fmaf(g[i] * factors[i], normal[i] * scale, sum_normal);
+            g[i] *= factors[i] + shape.gamma_base;
+        sw_load_elems(x + x_at + col, cols - col, aligned, normal);
+        for (int i = 0; i < SW_ELEMS; i++)
+            sum_normal = fmaf(g[i], normal[i] * scale, sum_normal);
     }
     const float average_normal = sw_row_sum<THREADS>(sum_normal) / (float)cols;
     for (int64_t col = first; col < cols; col += THREADS * SW_ELEMS) {
         float before[SW_ELEMS] = {0};
         sw_load_elems(dy + y_at + col, cols - col, aligned, g);
-        sw_load_elems(x + x_at + col, cols - col, aligned, normal);
         sw_load_elems(gamma + col, cols - col, aligned, factors);
+        for (int i = 0; i < SW_ELEMS; i++)
+            g[i] *= factors[i] + shape.gamma_base;
+        sw_load_elems(x + x_at + col, cols - col, aligned, normal);
         if (add_to_dx)
             sw_load_elems(dx + x_at + col, cols - col, aligned, before);
         for (int i = 0; i < SW_ELEMS; i++)
-            before[i] = fmaf(scale, fmaf(-normal[i] * scale, average_normal, g[i] * factors[i]), before[i]);
+            before[i] = fmaf(scale, fmaf(-normal[i] * scale, average_normal, g[i]), before[i]);
         sw_store_elems(dx + x_at + col, cols - col, aligned, before);
     }
 }

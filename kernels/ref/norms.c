@@ -71,6 +71,10 @@ static int64_t row_at(const struct sw_rmsnorm *shape, int64_t stride, int64_t ro
     return row / shape->groups * stride + row % shape->groups * shape->cols;
 }
 
+static double gamma_at(sw_dtype type, const struct sw_rmsnorm *shape, const void *gamma, int64_t col) {
+    return shape->gamma_base + sw_dtype_load(type, gamma, col);
+}
+
 static sw_status rmsnorm_forward(struct sw_stream *stream, const void *args) {
     const struct sw_rmsnorm_forward *op = args;
     (void)stream;
@@ -86,7 +90,7 @@ static sw_status rmsnorm_forward(struct sw_stream *stream, const void *args) {
         op->rstd[row] = (float)scale;
         for (int64_t col = 0; col < op->shape->cols; col++) {
             const double value =
-                sw_dtype_load(op->type, op->x, x_at + col) * scale * sw_dtype_load(op->type, op->gamma, col);
+                sw_dtype_load(op->type, op->x, x_at + col) * scale * gamma_at(op->type, op->shape, op->gamma, col);
             sw_dtype_store(op->type, op->y, y_at + col, (float)value);
         }
     }
@@ -96,7 +100,8 @@ static sw_status rmsnorm_forward(struct sw_stream *stream, const void *args) {
 /* Implements the definition of the fused op: an addition, then a norm, each by the device's own op. */
 static sw_status add_norm_forward(struct sw_stream *stream, const void *args) {
     const struct sw_add_norm_forward *op = args;
-    const struct sw_rmsnorm shape = sw_plain_rows(op->rows, op->cols, op->epsilon);
+    struct sw_rmsnorm shape = sw_plain_rows(op->rows, op->cols, op->epsilon);
+    shape.gamma_base = op->gamma_base;
     SW_TRY(sw_add(stream, op->type, op->rows * op->cols, op->a, op->b, op->sum));
     return op->mean == NULL ? sw_rmsnorm_forward(stream, op->type, &shape, op->sum, op->gamma, op->y, op->rstd)
                             : sw_layernorm_forward(stream, op->type, op->rows, op->cols, op->epsilon, op->sum,
@@ -104,18 +109,19 @@ static sw_status add_norm_forward(struct sw_stream *stream, const void *args) {
 }
 
 /* With n = x·rstd and g = dy·gamma, dx = rstd·(g - n·average(g·n)) over the row. */
-static void rms_row_dx(sw_dtype type, int64_t cols, const void *dy, int64_t y_at, const void *x, int64_t x_at,
-                       const void *gamma, double rstd, bool add_to_dx, void *dx) {
+static void rms_row_dx(const struct sw_rmsnorm_backward *op, int64_t y_at, int64_t x_at, double rstd) {
+    const sw_dtype type = op->type;
+    const int64_t cols = op->shape->cols;
     double sum_normal = 0.0;
     for (int64_t col = 0; col < cols; col++) {
-        const double g = (double)sw_dtype_load(type, dy, y_at + col) * sw_dtype_load(type, gamma, col);
-        sum_normal += g * sw_dtype_load(type, x, x_at + col) * rstd;
+        const double g = sw_dtype_load(type, op->dy, y_at + col) * gamma_at(type, op->shape, op->gamma, col);
+        sum_normal += g * sw_dtype_load(type, op->x, x_at + col) * rstd;
     }
     for (int64_t col = 0; col < cols; col++) {
-        const double g = (double)sw_dtype_load(type, dy, y_at + col) * sw_dtype_load(type, gamma, col);
-        const double normal = sw_dtype_load(type, x, x_at + col) * rstd;
-        const double before = add_to_dx ? sw_dtype_load(type, dx, x_at + col) : 0.0;
-        sw_dtype_store(type, dx, x_at + col, (float)(before + rstd * (g - normal * sum_normal / (double)cols)));
+        const double g = sw_dtype_load(type, op->dy, y_at + col) * gamma_at(type, op->shape, op->gamma, col);
+        const double normal = sw_dtype_load(type, op->x, x_at + col) * rstd;
+        const double before = op->add_to_dx ? sw_dtype_load(type, op->dx, x_at + col) : 0.0;
+        sw_dtype_store(type, op->dx, x_at + col, (float)(before + rstd * (g - normal * sum_normal / (double)cols)));
     }
 }
 
@@ -128,8 +134,7 @@ static sw_status rmsnorm_backward(struct sw_stream *stream, const void *args) {
         for (int64_t col = 0; col < op->shape->cols; col++)
             op->gamma_acc[col] += sw_dtype_load(op->type, op->dy, y_at + col) *
                                   (sw_dtype_load(op->type, op->x, x_at + col) * op->rstd[row]);
-        rms_row_dx(op->type, op->shape->cols, op->dy, y_at, op->x, x_at, op->gamma, op->rstd[row], op->add_to_dx,
-                   op->dx);
+        rms_row_dx(op, y_at, x_at, op->rstd[row]);
     }
     return SW_OK;
 }

@@ -137,7 +137,7 @@ sw_status trial_embedding_forward(struct trial *trial) {
     if (trial->pass < TRIAL_REFERENCE)
         return SW_OK;
     return sw_embedding_forward(trial->stream, trial->type, s->batch, s->seq, e.cols, e.tokens, e.documents, table,
-                                positions, out, .positions_part = {0});
+                                positions, out, .scale = 0.5f);
 }
 
 sw_status trial_embedding_backward(struct trial *trial) {
@@ -149,13 +149,13 @@ sw_status trial_embedding_backward(struct trial *trial) {
     if (trial->pass < TRIAL_REFERENCE)
         return SW_OK;
     return sw_embedding_backward(trial->stream, trial->type, s->batch, s->seq, e.cols, e.tokens, e.documents, d_out,
-                                 table, positions, .positions_part = {0});
+                                 table, positions, .scale = 0.5f);
 }
 
 /* Norms and rotary positions. Tolerances are those of a row's sum in fp32: some units in the last place of the sum of
  * magnitudes, which for drawn elements is near 1. */
 
-static const float EPSILON = 1e-5f;
+static const float EPSILON = 1e-5f, GAMMA_BASE = 0.5f;
 static const struct trial_tolerance VALUES = {1e-5, 2e-5}, STATISTICS = {1e-5, 2e-6};
 
 static const float *positive(struct trial *trial, const char *name, int64_t elems) {
@@ -209,7 +209,7 @@ static sw_status add_norm(struct trial *trial, bool centred) {
     if (trial->pass < TRIAL_REFERENCE)
         return SW_OK;
     return sw_add_norm_forward(trial->stream, trial->type, s->rows, s->cols, EPSILON, a, b, sum, gamma, beta, y, mean,
-                               rstd);
+                               rstd, centred ? 0.0f : GAMMA_BASE);
 }
 
 sw_status trial_add_layernorm(struct trial *trial) {
@@ -228,7 +228,8 @@ static struct sw_rmsnorm norm_of(const struct test_heads *s) {
                                .groups = s->heads,
                                .x_stride = width + s->gap,
                                .y_stride = width + 2 * s->gap,
-                               .epsilon = EPSILON};
+                               .epsilon = EPSILON,
+                               .gamma_base = GAMMA_BASE};
 }
 
 /* The last row ends with its elements, so that a write beyond it shows. */

@@ -58,6 +58,21 @@
         .rope = {.theta = 1000000.0, .truncate = true},                                                                \
     }
 
+/* Gemma 3, the model of text. Every sixth layer attends to all tokens. */
+#define EVERY_SIXTH UINT64_C(0x0820820820820820)
+#define GEMMA3(vocab_, hidden_, layers_, heads_, kv_heads_, head_dim_, ffn_, window_, query_width_, ...)               \
+    {                                                                                                                  \
+        .family = "gemma3_text", .vocab = (vocab_), .hidden = (hidden_), .layers = (layers_), .heads = (heads_),       \
+        .kv_heads = (kv_heads_), .head_dim = (head_dim_), .ffn = (ffn_), .norm_epsilon = 1e-6, .init_std = 0.02,       \
+        .activation = SW_GELU_TANH, .norm = SW_NORM_RMS, .positions = SW_POSITIONS_ROTARY, .gated = true,              \
+        .out_first = true, .tied_embeddings = true, .qk_norm = true, .norm_of_results = true, .norm_from_one = true,   \
+        .scaled_embedding = true, .window = (window_), .window_theta = 10000.0, .query_width = (query_width_),         \
+        .full_layers = {EVERY_SIXTH & ((UINT64_C(1) << (layers_)) - 1)}, __VA_ARGS__                                   \
+    }
+#define GEMMA3_SHORT .max_positions = 32768, .rope = {.theta = 1000000.0, .truncate = true}
+#define GEMMA3_LONG                                                                                                    \
+    .max_positions = 131072, .rope = {.kind = SW_ROPE_LINEAR, .theta = 1000000.0, .factor = 8.0, .truncate = true}
+
 /* Mixtral: two of eight experts for each token. */
 #define MIXTRAL(hidden_, layers_, heads_, ffn_, positions_)                                                            \
     {                                                                                                                  \
@@ -66,6 +81,7 @@
         .rope = {.theta = 1000000.0, .truncate = true},                                                                \
     }
 
+enum { GEMMA3_TEXT_VOCAB = 262144, GEMMA3_VOCAB = 262208 };
 enum { GPT2_VOCAB = 50257, BYTE_VOCAB = 256, LLAMA_VOCAB = 128256, QWEN_VOCAB = 151936, QWEN_LARGE_VOCAB = 152064 };
 
 static const struct sw_preset presets[] = {
@@ -98,6 +114,16 @@ static const struct sw_preset presets[] = {
       LLAMA_LIKE(100352, 5120, 40, 40, 10, 17920, 16384),
       .norm_epsilon = 1e-5,
       .rope = {.theta = 250000.0, .truncate = true}}},
+    {"gemma3-270m", "268M parameters, Gemma 3 270M",
+     GEMMA3(GEMMA3_TEXT_VOCAB, 640, 18, 4, 1, 256, 2048, 512, 256, GEMMA3_SHORT)},
+    {"gemma3-1b", "1.0B parameters, Gemma 3 1B",
+     GEMMA3(GEMMA3_TEXT_VOCAB, 1152, 26, 4, 1, 256, 6912, 512, 256, GEMMA3_SHORT)},
+    {"gemma3-4b", "3.9B parameters, the text model of Gemma 3 4B",
+     GEMMA3(GEMMA3_VOCAB, 2560, 34, 8, 4, 256, 10240, 1024, 256, GEMMA3_LONG)},
+    {"gemma3-12b", "11.8B parameters, the text model of Gemma 3 12B",
+     GEMMA3(GEMMA3_VOCAB, 3840, 48, 16, 8, 256, 15360, 1024, 256, GEMMA3_LONG)},
+    {"gemma3-27b", "27.0B parameters, the text model of Gemma 3 27B",
+     GEMMA3(GEMMA3_VOCAB, 5376, 62, 32, 16, 128, 21504, 1024, 168, GEMMA3_LONG)},
     {"mixtral-8x7b", "46.7B parameters, 12.9B of them for each token, Mixtral 8x7B",
      MIXTRAL(4096, 32, 32, 14336, 32768)},
     {"mixtral-8x22b", "141B parameters, 39.2B of them for each token, Mixtral 8x22B",

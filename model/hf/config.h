@@ -51,6 +51,9 @@ struct sw_model_config {
     bool out_first;                           /* matrices are stored [out, in] */
     bool qkv_bias, projection_bias, mlp_bias; /* only families that have a choice set these */
     bool qk_norm;                             /* queries and keys are normalised, head by head */
+    bool norm_of_results;                     /* attention's and the MLP's results are normalised, then added */
+    bool norm_from_one;                       /* scales of norms are stored as their differences from 1 */
+    bool scaled_embedding;                    /* embeddings are multiplied by the root of the hidden size */
     bool joint_qk_norm;                       /* with qk_norm: all heads of a token at once, not head by head */
     /* A mixture of experts: each token goes through the chosen_experts with the largest router logits, and their
      * results are added, weighted by the softmax of all logits; ffn is 0 then. experts 0: the MLP is dense. */
@@ -65,6 +68,8 @@ struct sw_model_config {
     int64_t window; /* tokens that a layer attends to, unless full_layers names it; 0: all */
     uint64_t full_layers[SW_CONFIG_LAYER_WORDS]; /* one bit for each layer: the layer attends to all tokens */
     struct sw_rope rope;
+    double window_theta; /* base of the rotary positions of layers with a window, which are not scaled; 0: rope */
+    int64_t query_width; /* scores are divided by its root; 0: head_dim */
 };
 
 static inline bool sw_config_in_full_layers(const struct sw_model_config *config, int64_t layer) {

@@ -40,8 +40,8 @@ static const char *const harmless[] = {"pretraining_tp", NULL};
  * folders of Phi-3 brought along is what transformers has now. */
 static const char *const phi3_harmless[] = {"original_max_position_embeddings", "auto_map", NULL};
 
-static sw_status derive_heads(const struct sw_family *family, const json_t *root, const char *origin,
-                              struct sw_model_config *out) {
+sw_status sw_family_derive_heads(const struct sw_family *family, const json_t *root, const char *origin,
+                                 struct sw_model_config *out) {
     const int64_t absent = family->absent_kv_heads;
     if (out->kv_heads == 0)
         out->kv_heads = absent > 0 && json_object_get(root, "num_key_value_heads") == NULL ? absent : out->heads;
@@ -61,7 +61,7 @@ static sw_status derive_heads(const struct sw_family *family, const json_t *root
 
 sw_status sw_family_derive_llama(const struct sw_family *family, const json_t *root, const char *origin,
                                  struct sw_model_config *out) {
-    SW_TRY(derive_heads(family, root, origin, out));
+    SW_TRY(sw_family_derive_heads(family, root, origin, out));
     return sw_config_read_rope(family, root, origin, out);
 }
 
@@ -143,10 +143,7 @@ static const struct sw_tensor_names names = {
     .piece =
         {
             ATTENTION_PIECES,
-            [UP_WEIGHT] = {{.name = "mlp.gate_proj.weight"}, {.name = "mlp.up_proj.weight"}},
-            [UP_BIAS] = {{.name = "mlp.gate_proj.bias", WHEN(mlp_bias)}, {.name = "mlp.up_proj.bias", WHEN(mlp_bias)}},
-            [DOWN_WEIGHT] = {{.name = "mlp.down_proj.weight"}},
-            [DOWN_BIAS] = {{.name = "mlp.down_proj.bias", WHEN(mlp_bias)}},
+            GATED_PIECES,
         },
 };
 

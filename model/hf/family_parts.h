@@ -4,6 +4,8 @@
 
 #include "model/hf/family.h"
 
+#include <string.h>
+
 /* Rows of a table of fields. */
 #define INTO(member) .offset = offsetof(struct sw_model_config, member)
 #define WHOLE(most) .kind = SW_FIELD_INT, .int_min = 1, .int_max = (most)
@@ -49,7 +51,7 @@
 #define SHARED_NAMES                                                                                                   \
     .token_table = "model.embed_tokens.weight", .final_norm_scale = "model.norm.weight",                               \
     .output_table = "lm_head.weight", .block = "model.layers."
-#define ATTENTION_PIECES                                                                                               \
+#define ATTENTION_PIECES_WITH(norm2)                                                                                   \
     [NORM1_SCALE] = {{.name = "input_layernorm.weight"}},                                                              \
     [QKV_WEIGHT] = {{.name = "self_attn.q_proj.weight"},                                                               \
                     {.name = "self_attn.k_proj.weight"},                                                               \
@@ -60,13 +62,17 @@
     [Q_NORM] = {{.name = "self_attn.q_norm.weight", WHEN(qk_norm)}},                                                   \
     [K_NORM] = {{.name = "self_attn.k_norm.weight", WHEN(qk_norm)}},                                                   \
     [PROJECTION_WEIGHT] = {{.name = "self_attn.o_proj.weight"}},                                                       \
-    [PROJECTION_BIAS] = {{.name = "self_attn.o_proj.bias", WHEN(projection_bias)}},                                    \
-    [NORM2_SCALE] = {{.name = "post_attention_layernorm.weight"}}
+    [PROJECTION_BIAS] = {{.name = "self_attn.o_proj.bias", WHEN(projection_bias)}}, [NORM2_SCALE] = {{.name = norm2}}
+#define ATTENTION_PIECES ATTENTION_PIECES_WITH("post_attention_layernorm.weight")
+#define GATED_PIECES                                                                                                   \
+    [UP_WEIGHT] = {{.name = "mlp.gate_proj.weight"}, {.name = "mlp.up_proj.weight"}},                                  \
+    [UP_BIAS] = {{.name = "mlp.gate_proj.bias", WHEN(mlp_bias)}, {.name = "mlp.up_proj.bias", WHEN(mlp_bias)}},        \
+    [DOWN_WEIGHT] = {{.name = "mlp.down_proj.weight"}}, [DOWN_BIAS] = {{.name = "mlp.down_proj.bias", WHEN(mlp_bias)}}
 
 /* Switches of a block as Llama has it. */
-#define SHARED_FORM                                                                                                    \
-    .init_std = 0.02, .activation = SW_SILU, .norm = SW_NORM_RMS, .positions = SW_POSITIONS_ROTARY, .gated = true,     \
-    .out_first = true
+#define ROTARY_FORM                                                                                                    \
+    .init_std = 0.02, .norm = SW_NORM_RMS, .positions = SW_POSITIONS_ROTARY, .gated = true, .out_first = true
+#define SHARED_FORM .activation = SW_SILU, ROTARY_FORM
 #define SHARED_DEFAULTS .norm_epsilon = 1e-6, SHARED_FORM
 
 enum { SW_MISTRAL_KV_HEADS = 8 };
@@ -88,7 +94,9 @@ int64_t sw_family_full_in_front(const struct sw_model_config *config);
 sw_status sw_family_read_layer_types(const json_t *types, const char *origin, struct sw_model_config *out);
 int sw_family_write_layer_types(json_t *root, const struct sw_model_config *config);
 
-/* Functions of Llama, which other families call in theirs. */
+/* Functions of Llama and Mistral, which other families call in theirs. */
+sw_status sw_family_derive_heads(const struct sw_family *family, const json_t *root, const char *origin,
+                                 struct sw_model_config *out);
 sw_status sw_family_derive_llama(const struct sw_family *family, const json_t *root, const char *origin,
                                  struct sw_model_config *out);
 int sw_family_write_llama(json_t *root, const struct sw_model_config *config);

@@ -61,24 +61,25 @@ static struct buffer make_document_starts(void) {
 }
 
 static void compare_embedding(struct pair *pair, sw_dtype type, int64_t cols, bool with_positions,
-                              const int32_t *starts, struct sw_table_part rows, struct sw_table_part places) {
+                              const int32_t *starts, struct sw_table_part rows, struct sw_table_part places,
+                              float scale) {
     struct buffer tokens = make_tokens(), table = buffer_random(type, VOCAB * cols, 1, 1.0f);
     struct buffer positions = buffer_random(type, SEQ * cols, 2, 1.0f);
     struct buffer got = buffer_make(BATCH * SEQ * cols * sw_dtype_bytes(type)), want = buffer_make(got.bytes);
     const void *position_table = with_positions ? positions.data : NULL;
     assert_ok(sw_embedding_forward(pair->stream, type, BATCH, SEQ, cols, tokens.data, starts, table.data,
-                                   position_table, got.data, rows, places));
+                                   position_table, got.data, rows, places, scale));
     assert_ok(sw_embedding_forward(pair->ref, type, BATCH, SEQ, cols, tokens.data, starts, table.data, position_table,
-                                   want.data, rows, places));
+                                   want.data, rows, places, scale));
     assert_same_bits("an embedding", pair, got.bytes, got.data, want.data);
     struct buffer d_out = buffer_random(type, BATCH * SEQ * cols, 3, 1.0f);
     struct buffer got_table = buffer_random(SW_F32, VOCAB * cols, 4, 1.0f), want_table = buffer_copy(&got_table);
     struct buffer got_positions = buffer_random(SW_F32, SEQ * cols, 5, 1.0f),
                   want_positions = buffer_copy(&got_positions);
     assert_ok(sw_embedding_backward(pair->stream, type, BATCH, SEQ, cols, tokens.data, starts, d_out.data,
-                                    got_table.data, with_positions ? got_positions.data : NULL, rows, places));
+                                    got_table.data, with_positions ? got_positions.data : NULL, rows, places, scale));
     assert_ok(sw_embedding_backward(pair->ref, type, BATCH, SEQ, cols, tokens.data, starts, d_out.data, want_table.data,
-                                    with_positions ? want_positions.data : NULL, rows, places));
+                                    with_positions ? want_positions.data : NULL, rows, places, scale));
     assert_same_bits("a table's gradient", pair, got_table.bytes, got_table.data, want_table.data);
     assert_same_bits("the positions' gradient", pair, got_positions.bytes, got_positions.data, want_positions.data);
     struct buffer *all[] = {&tokens, &table,     &positions,  &got,           &want,
@@ -95,9 +96,9 @@ static void compare_embeddings(struct pair *pair) {
             for (int cut = 0; cut < 2; cut++) {
                 const struct sw_table_part rows = cut ? (struct sw_table_part){VOCAB / 3, VOCAB / 2} : whole;
                 const struct sw_table_part places = cut ? (struct sw_table_part){1, SEQ / 2} : whole;
-                compare_embedding(pair, test_types[t], col_counts[c], false, NULL, rows, places);
-                compare_embedding(pair, test_types[t], col_counts[c], true, NULL, rows, places);
-                compare_embedding(pair, test_types[t], col_counts[c], true, starts.data, rows, places);
+                compare_embedding(pair, test_types[t], col_counts[c], false, NULL, rows, places, 0.0f);
+                compare_embedding(pair, test_types[t], col_counts[c], true, NULL, rows, places, 3.7f);
+                compare_embedding(pair, test_types[t], col_counts[c], true, starts.data, rows, places, 0.0f);
             }
         }
     }
@@ -149,11 +150,11 @@ static void parts_of_tables_add_up(void **state) {
         const struct sw_table_part part = {p * ROWS, ROWS};
         float out[TOKENS * COLS];
         assert_ok(sw_embedding_forward(stream, SW_F32, 1, TOKENS, COLS, tokens, NULL, table + p * ROWS * COLS,
-                                       positions + p * ROWS * COLS, out, part, part));
+                                       positions + p * ROWS * COLS, out, part, part, 1.0f));
         for (int i = 0; i < TOKENS * COLS; i++)
             sum[i] += out[i];
-        assert_ok(
-            sw_embedding_backward(stream, SW_F32, 1, TOKENS, COLS, tokens, NULL, whole, acc[p], NULL, part, part));
+        assert_ok(sw_embedding_backward(stream, SW_F32, 1, TOKENS, COLS, tokens, NULL, whole, acc[p], NULL, part, part,
+                                        1.0f));
     }
     assert_memory_equal(sum, whole, sizeof sum);
     assert_true(acc[0][0] == whole[0] && acc[0][2] == whole[6] && acc[1][0] == whole[4] && acc[1][2] == whole[2]);
@@ -181,6 +182,12 @@ static void embedding_by_hand(void **state) {
     assert_memory_equal(out, want_out, sizeof out);
     assert_memory_equal(table_acc, want_table, sizeof table_acc);
     assert_memory_equal(positions_acc, want_positions, sizeof positions_acc);
+    static const float want_scaled[2] = {20, 32}, want_doubled[2] = {6, 8};
+    float scaled[4][2], scaled_acc[3][2] = {{0}};
+    assert_ok(sw_embedding_forward(stream, SW_F32, 2, 2, 2, tokens, NULL, table, positions, scaled, .scale = 2.0f));
+    assert_ok(sw_embedding_backward(stream, SW_F32, 2, 2, 2, tokens, NULL, d_out, scaled_acc[0], NULL, .scale = 2.0f));
+    assert_memory_equal(scaled[0], want_scaled, sizeof want_scaled);
+    assert_memory_equal(scaled_acc[0], want_doubled, sizeof want_doubled);
     /* The second sequence is two documents of one token. */
     const int32_t starts[4] = {0, 0, 0, 1};
     static const float want_last[2] = {13, 24}, want_restarted[2][2] = {{13, 16}, {3, 4}};

@@ -73,8 +73,14 @@ static void against_reference(void **state) {
 
 /* The sum and its norm in one pass are what the two ops give, on every device, also where the sum is put in place. */
 static void compare_sum(struct pair *pair, sw_dtype type, int64_t rows, int64_t cols, bool layer, bool in_place) {
-    const struct sw_rmsnorm shape = {
-        .rows = rows, .cols = cols, .groups = 1, .x_stride = cols, .y_stride = cols, .epsilon = EPSILON};
+    const float base = in_place ? 1.0f : 0.0f;
+    const struct sw_rmsnorm shape = {.rows = rows,
+                                     .cols = cols,
+                                     .groups = 1,
+                                     .x_stride = cols,
+                                     .y_stride = cols,
+                                     .epsilon = EPSILON,
+                                     .gamma_base = base};
     struct buffer a = buffer_random(type, rows * cols, 21, 1.0f), b = buffer_random(type, rows * cols, 22, 1.0f);
     struct buffer gamma = buffer_random(type, cols, 23, 1.0f), beta = buffer_random(type, cols, 24, 1.0f);
     struct buffer sum = buffer_make(a.bytes), placed = in_place ? buffer_copy(&b) : buffer_make(a.bytes);
@@ -86,7 +92,7 @@ static void compare_sum(struct pair *pair, sw_dtype type, int64_t rows, int64_t 
                   : sw_rmsnorm_forward(pair->stream, type, &shape, sum.data, gamma.data, want.y.data, want.rstd.data));
     assert_ok(sw_add_norm_forward(pair->stream, type, rows, cols, EPSILON, a.data, in_place ? placed.data : b.data,
                                   placed.data, gamma.data, layer ? beta.data : NULL, got.y.data,
-                                  layer ? got.mean.data : NULL, got.rstd.data));
+                                  layer ? got.mean.data : NULL, got.rstd.data, .gamma_base = layer ? 0.0f : base));
     assert_same_bits("sum", pair, sum.bytes, placed.data, sum.data);
     assert_same_bits("norm of a sum", pair, got.y.bytes, got.y.data, want.y.data);
     assert_same_bits("rstd of a sum", pair, got.rstd.bytes, got.rstd.data, want.rstd.data);

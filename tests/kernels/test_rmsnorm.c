@@ -23,7 +23,8 @@ static struct sw_rmsnorm shape_of(size_t size) {
                                .groups = sizes[size].groups,
                                .x_stride = wide + sizes[size].x_gap,
                                .y_stride = wide + sizes[size].y_gap,
-                               .epsilon = EPSILON};
+                               .epsilon = EPSILON,
+                               .gamma_base = (float)(size % 2)};
 }
 
 static int64_t elems_of(const struct sw_rmsnorm *shape, int64_t stride) {
@@ -79,30 +80,34 @@ static void against_reference(void **state) {
 
 enum { COLS = 23 };
 
-/* sum of w·rmsnorm(x) over one row, in double. */
-static double weighted(const double *x, const double *gamma, const double *w) {
+/* Returns the sum of w·rmsnorm(x) over one row, in double. */
+static double weighted(const double *x, double gamma_base, const double *gamma, const double *w) {
     double squares = 0.0, sum = 0.0;
     for (int64_t i = 0; i < COLS; i++)
         squares += x[i] * x[i] / COLS;
     for (int64_t i = 0; i < COLS; i++)
-        sum += w[i] * x[i] / sqrt(squares + EPSILON) * gamma[i];
+        sum += w[i] * x[i] / sqrt(squares + EPSILON) * (gamma_base + gamma[i]);
     return sum;
 }
 
-static double quotient(const double *x, const double *gamma, const double *w, double *at) {
+static double quotient(const double *x, double gamma_base, const double *gamma, const double *w, double *at) {
     const double step = 1e-5, middle = *at;
     *at = middle + step;
-    const double above = weighted(x, gamma, w);
+    const double above = weighted(x, gamma_base, gamma, w);
     *at = middle - step;
-    const double below = weighted(x, gamma, w);
+    const double below = weighted(x, gamma_base, gamma, w);
     *at = middle;
     return (above - below) / (2.0 * step);
 }
 
-static void gradients_of_reference(void **state) {
-    (void)state;
-    const struct sw_rmsnorm shape = {
-        .rows = 1, .cols = COLS, .groups = 1, .x_stride = COLS, .y_stride = COLS, .epsilon = EPSILON};
+static void check_gradients(float base) {
+    const struct sw_rmsnorm shape = {.rows = 1,
+                                     .cols = COLS,
+                                     .groups = 1,
+                                     .x_stride = COLS,
+                                     .y_stride = COLS,
+                                     .epsilon = EPSILON,
+                                     .gamma_base = base};
     struct sw_device *device = NULL;
     struct sw_stream *stream = NULL;
     assert_ok(sw_device_open("ref", 1, &device));
@@ -121,15 +126,21 @@ static void gradients_of_reference(void **state) {
                                   dx, gamma_acc));
     for (int64_t i = 0; i < COLS; i++)
         total += w[i] * y[i];
-    assert_near("y", 0, total, weighted(x, gamma, w), 1e-5);
+    assert_near("y", 0, total, weighted(x, base, gamma, w), 1e-5);
     for (int64_t i = 0; i < COLS; i++) {
-        assert_near("dx", i, dx[i], quotient(x, gamma, w, &x[i]), 1e-5);
-        assert_near("gamma", i, gamma_acc[i], quotient(x, gamma, w, &gamma[i]), 1e-5);
+        assert_near("dx", i, dx[i], quotient(x, base, gamma, w, &x[i]), 1e-5);
+        assert_near("gamma", i, gamma_acc[i], quotient(x, base, gamma, w, &gamma[i]), 1e-5);
     }
     for (size_t i = 0; i < sizeof inputs / sizeof inputs[0]; i++)
         buffer_free(&inputs[i]);
     sw_stream_close(stream);
     sw_device_close(device);
+}
+
+static void gradients_of_reference(void **state) {
+    (void)state;
+    check_gradients(0.0f);
+    check_gradients(1.0f);
 }
 
 static struct sides run_on(int threads, sw_dtype type, size_t size) {

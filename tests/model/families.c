@@ -90,6 +90,33 @@ static void mixtures_of_experts_are_read(void **state) {
     assert_true(c.experts == 64 && c.chosen_experts == 8 && c.expert_ffn == 80 && c.joint_qk_norm && c.qk_norm);
 }
 
+#define GEMMA_LAYERS(full, window) "\"full_attention\": {" full "}, \"sliding_attention\": {" window "}"
+
+/* The form in which Gemma 3 was published, and that of newer versions of transformers. */
+static void gemma_3_is_read(void **state) {
+    (void)state;
+    struct sw_model_config c =
+        parse(MODEL("gemma3_text", ", \"sliding_window\": 16, \"sliding_window_pattern\": 3, \"head_dim\": 12,"
+                                   "\"rope_theta\": 500, \"rope_local_base_freq\": 50, \"query_pre_attn_scalar\": 9,"
+                                   "\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 8.0},"
+                                   "\"hidden_activation\": \"gelu_pytorch_tanh\", \"attn_logit_softcapping\": null,"
+                                   "\"cache_implementation\": \"hybrid\", \"eos_token_id\": [1, 106]"));
+    assert_true(c.window == 16 && c.full_layers[0] == 4 && c.head_dim == 12 && c.query_width == 9);
+    assert_true(c.rope.kind == SW_ROPE_LINEAR && c.rope.theta == 500.0 && c.window_theta == 50.0);
+    assert_true(c.activation == SW_GELU_TANH && c.norm_of_results && c.norm_from_one && c.scaled_embedding &&
+                c.qk_norm);
+    c = parse(MODEL("gemma3_text", ""));
+    assert_true(c.window == 4096 && c.full_layers[0] == 0 && c.head_dim == 256 && c.query_width == 256);
+    assert_true(c.rope.kind == SW_ROPE_DEFAULT && c.rope.theta == 1e6 && c.window_theta == 1e4 && c.tied_embeddings);
+    c = parse(MODEL("gemma3_text", ", \"_sliding_window_pattern\": 6, \"rope_parameters\": {" GEMMA_LAYERS(
+                                       "\"rope_type\": \"linear\", \"factor\": 4, \"rope_theta\": 70",
+                                       "\"rope_theta\": 20") "}" LAYERS(SLIDING, FULL, SLIDING, FULL)));
+    assert_true(c.full_layers[0] == 10 && c.rope.kind == SW_ROPE_LINEAR && c.rope.factor == 4.0);
+    assert_true(c.rope.theta == 70.0 && c.window_theta == 20.0);
+    c = parse(MODEL("gemma3_text", ", \"rope_parameters\": {\"full_attention\": {\"rope_type\": \"default\"}}"));
+    assert_true(c.rope.theta == 1e6 && c.window_theta == 1e4);
+}
+
 /* Downloads of SmolLM2 and of converters have these, and none changes what is trained. */
 static void fields_without_effect_are_passed_over(void **state) {
     (void)state;
@@ -202,6 +229,18 @@ static const struct {
     {MODEL("qwen3_moe", ", \"use_sliding_window\": true"), SW_ERR_UNSUPPORTED, "'use_sliding_window' is true"},
     {MODEL("qwen3_moe", ", \"moe_intermediate_size\": 0"), SW_ERR_ARG, "'moe_intermediate_size' is 0"},
     {MODEL("qwen3_moe", ", \"shared_expert_intermediate_size\": 8"), SW_ERR_UNSUPPORTED, "is not known for qwen3_moe"},
+    {MODEL("gemma3_text", ", \"final_logit_softcapping\": 30.0"), SW_ERR_UNSUPPORTED,
+     "'final_logit_softcapping' is 30"},
+    {MODEL("gemma3_text", ", \"use_bidirectional_attention\": true"), SW_ERR_UNSUPPORTED, "bidirectional_attention"},
+    {MODEL("gemma3_text", ", \"sliding_window_pattern\": 0"), SW_ERR_ARG, "'sliding_window_pattern' is 0"},
+    {MODEL("gemma3_text", ", \"rope_parameters\": {" GEMMA_LAYERS("", "\"rope_type\": \"linear\", \"factor\": 2") "}"),
+     SW_ERR_UNSUPPORTED, "positions of \"sliding_attention\" are scaled"},
+    {MODEL("gemma3_text", ", \"rope_theta\": 5, \"rope_parameters\": {" GEMMA_LAYERS("", "") "}"), SW_ERR_ARG,
+     "both 'rope_parameters' and 'rope_theta'"},
+    {MODEL("gemma3_text", ", \"rope_parameters\": {\"other\": {}, " GEMMA_LAYERS("", "") "}"), SW_ERR_UNSUPPORTED,
+     "has 'other'"},
+    {MODEL("gemma3", ", \"text_config\": {\"model_type\": \"gemma3_text\"}"), SW_ERR_UNSUPPORTED,
+     "more than text ('gemma3'), whose language model ('gemma3_text')"},
     {MODEL("olmoe", ", \"clip_qkv\": 8.0"), SW_ERR_UNSUPPORTED, "'clip_qkv' is 8"},
     {MODEL("qwen2", LAYERS(FULL, "linear_attention", FULL, FULL)), SW_ERR_UNSUPPORTED, "for layer 1"},
 };
@@ -237,6 +276,11 @@ static void assert_round_trip(const struct sw_model_config *config) {
     assert_true(back.balances_experts == config->balances_experts && back.router_aux_loss == config->router_aux_loss);
     assert_int_equal(back.expert_ffn, config->expert_ffn);
     assert_int_equal(back.normalises_chosen, config->normalises_chosen);
+    assert_int_equal(back.norm_of_results, config->norm_of_results);
+    assert_int_equal(back.norm_from_one, config->norm_from_one);
+    assert_int_equal(back.scaled_embedding, config->scaled_embedding);
+    assert_int_equal(back.query_width, config->query_width);
+    assert_true(back.window_theta == config->window_theta);
     assert_int_equal(back.gated, config->gated);
     assert_int_equal(back.out_first, config->out_first);
     assert_int_equal(back.rope.kind, config->rope.kind);
@@ -252,7 +296,7 @@ static void assert_round_trip(const struct sw_model_config *config) {
 }
 
 static const char *const golden[] = {"llama-a", "llama-b", "llama-long", "mistral-a",   "qwen2-a", "qwen3-a",
-                                     "qwen3-b", "phi3-a",  "mixtral-a",  "qwen3-moe-a", "olmoe-a"};
+                                     "qwen3-b", "phi3-a",  "mixtral-a",  "qwen3-moe-a", "olmoe-a", "gemma3-a"};
 enum { GOLDEN = sizeof golden / sizeof golden[0], FILE_BYTES = 1 << 20 };
 
 static const char *golden_folder(int i, char path[SUPPORT_PATH_CHARS]) {
@@ -294,6 +338,9 @@ static void presets_have_their_parameters(void **state) {
         {"qwen2.5-7b", INT64_C(7615616512)},      {"qwen2.5-14b", INT64_C(14770033664)},
         {"phi-4", INT64_C(14659507200)},          {"mixtral-8x7b", INT64_C(46702792704)},
         {"mixtral-8x22b", INT64_C(140620634112)}, {"qwen3-30b-a3b", INT64_C(30532122624)},
+        {"gemma3-270m", INT64_C(268098176)},      {"gemma3-1b", INT64_C(999885952)},
+        {"gemma3-4b", INT64_C(3880263168)},       {"gemma3-12b", INT64_C(11766034176)},
+        {"gemma3-27b", INT64_C(27009346304)},
     };
     for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++) {
         struct sw_model_config config;
@@ -425,6 +472,16 @@ static void fused_matrices_are_not_cut(void **state) {
                            "--tensor 2 is not supported for phi3", "ranks");
 }
 
+static void norms_of_results_refuse_parts(void **state) {
+    (void)state;
+    const struct sw_model_config config = parse(MODEL("gemma3_text", ""));
+    struct sw_units *units;
+    support_expect_failure(sw_model_units(&config, 2, SW_OPTIMIZER_FP32, NULL, &units), SW_ERR_UNSUPPORTED,
+                           "--tiles 2 is not supported for gemma3_text, which normalises the results", "tiles");
+    support_expect_failure(sw_model_rank_units(&config, 2, 0, 1, SW_OPTIMIZER_FP32, NULL, &units), SW_ERR_UNSUPPORTED,
+                           "--tensor 2 is not supported for gemma3_text", "ranks");
+}
+
 static void blocks_with_experts_are_not_cut_into_tiles(void **state) {
     (void)state;
     const struct sw_model_config config = parse(MODEL("mixtral", ""));
@@ -501,6 +558,7 @@ int main(void) {
         cmocka_unit_test(a_llama_is_read),
         cmocka_unit_test(relatives_differ_as_they_do),
         cmocka_unit_test(mixtures_of_experts_are_read),
+        cmocka_unit_test(gemma_3_is_read),
         cmocka_unit_test(fields_without_effect_are_passed_over),
         cmocka_unit_test(absent_key_value_heads_are_the_family_s),
         cmocka_unit_test(rotary_scalings_are_read),
@@ -511,6 +569,7 @@ int main(void) {
         cmocka_unit_test(parts_of_a_product_lie_together),
         cmocka_unit_test(shared_norms_refuse_tiles),
         cmocka_unit_test(fused_matrices_are_not_cut),
+        cmocka_unit_test(norms_of_results_refuse_parts),
         cmocka_unit_test(blocks_with_experts_are_not_cut_into_tiles),
         cmocka_unit_test(experts_lie_at_one_stride),
         cmocka_unit_test(frequencies_are_scaled),

@@ -79,6 +79,11 @@ def micro_batch(config):
     return WINDOWS if balances(config) else MICRO_BATCH
 
 
+def norm_centre(config):
+    """Returns the value that scales of norms are near; Gemma 3 keeps their differences from 1."""
+    return 0.0 if config.model_type == "gemma3_text" else 1.0
+
+
 def make_model(config, seed, folder):
     generator = torch.Generator().manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
@@ -86,7 +91,7 @@ def make_model(config, seed, folder):
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             scale = parameter.ndim == 1 and name.endswith(".weight")
-            parameter.copy_(1.0 + 0.1 * noise if scale else (0.06 if parameter.ndim > 1 else 0.02) * noise)
+            parameter.copy_(norm_centre(config) + 0.1 * noise if scale else (0.06 if parameter.ndim > 1 else 0.02) * noise)
     model.save_pretrained(folder)
 
 

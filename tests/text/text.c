@@ -8,8 +8,8 @@
 
 #include <jansson.h>
 
-static const char *const names[] = {"gpt2",   "gpt2-prefix", "llama3",        "qwen",  "nfkc", "smollm",
-                                    "llama2", "mistral",     "llama3-marked", "gpt4o", "kimi", "syntax"};
+static const char *const names[] = {"gpt2",    "gpt2-prefix",   "llama3", "qwen", "nfkc",   "smollm", "llama2",
+                                    "mistral", "llama3-marked", "gpt4o",  "kimi", "syntax", "gemma"};
 enum { NAMES = sizeof names / sizeof names[0] };
 
 static json_t *read_golden(const char *name) {
