@@ -53,12 +53,7 @@ static const struct sw_config_field olmoe_fields[] = {
     { "router_jitter_noise", SW_ONLY_ZERO }
 static const struct sw_config_fixed mixtral_fixed[] = {SHARED_FIXED, NO_OWN_CODE, EXPERTS_FIXED, {0}};
 static const struct sw_config_fixed qwen3_moe_fixed[] = {
-    SHARED_FIXED,
-    NO_OWN_CODE,
-    EXPERTS_FIXED,
-    {"use_sliding_window", SW_ONLY_FALSE},
-    {"decoder_sparse_step", SW_ONLY_ONE},
-    {"mlp_only_layers", SW_ONLY_EMPTY},
+    SHARED_FIXED, NO_OWN_CODE, EXPERTS_FIXED, {"decoder_sparse_step", SW_ONLY_ONE}, {"mlp_only_layers", SW_ONLY_EMPTY},
     {0},
 };
 static const struct sw_config_fixed olmoe_fixed[] = {
@@ -66,9 +61,10 @@ static const struct sw_config_fixed olmoe_fixed[] = {
 
 static const char *const special[] = {ROPE_NAMES, NULL};
 static const char *const mixtral_special[] = {ROPE_NAMES, "sliding_window", NULL};
+static const char *const qwen3_moe_special[] = {ROPE_NAMES, "sliding_window", "use_sliding_window", NULL};
 static const char *const experts_harmless[] = {"pretraining_tp", NULL};
-/* No layer has the dense MLP that intermediate_size describes, and none slides. */
-static const char *const qwen3_moe_harmless[] = {"intermediate_size", "sliding_window", "max_window_layers", NULL};
+/* No layer has the dense MLP that intermediate_size describes, and a window is that of all layers. */
+static const char *const qwen3_moe_harmless[] = {"intermediate_size", "max_window_layers", NULL};
 
 /* Checks what the router chooses, and reads everything else as for Llama. */
 static sw_status derive_experts(const struct sw_family *family, const json_t *root, const char *origin,
@@ -87,6 +83,25 @@ static sw_status derive_mixtral(const struct sw_family *family, const json_t *ro
                                 struct sw_model_config *out) {
     SW_TRY(derive_experts(family, root, origin, out));
     return json_object_get(root, "sliding_window") == NULL ? SW_OK : sw_family_read_window(root, origin, &out->window);
+}
+
+/* Reads the window, which has no effect unless use_sliding_window is true. */
+static sw_status derive_qwen3_moe(const struct sw_family *family, const json_t *root, const char *origin,
+                                  struct sw_model_config *out) {
+    const json_t *use = sw_config_field_of(root, "use_sliding_window");
+    char shown[SW_SHOWN_CHARS];
+    SW_TRY(derive_experts(family, root, origin, out));
+    if (use != NULL && !json_is_boolean(use))
+        return sw_fail(SW_ERR_ARG, "%s: 'use_sliding_window' is %s; it must be true or false", origin,
+                       sw_config_show(use, shown));
+    SW_TRY(sw_family_read_window(root, origin, &out->window));
+    out->window = json_is_true(use) ? out->window : 0;
+    return SW_OK;
+}
+
+static int write_qwen3_moe(json_t *root, const struct sw_model_config *config) {
+    return sw_family_write_mistral(root, config) ||
+           json_object_set_new(root, "use_sliding_window", json_boolean(config->window != 0));
 }
 
 /* Writes null for the token of padding, as for Phi-3. */
@@ -148,10 +163,10 @@ const struct sw_family sw_qwen3_moe_family = {
     .activation_field = "hidden_act",
     .activations = sw_gated_activations,
     .fixed = qwen3_moe_fixed,
-    .special = special,
+    .special = qwen3_moe_special,
     .harmless = qwen3_moe_harmless,
-    .derive = derive_experts,
-    .write = sw_family_write_llama,
+    .derive = derive_qwen3_moe,
+    .write = write_qwen3_moe,
     .names = &qwen3_moe_names,
 };
 

@@ -86,6 +86,9 @@ static void mixtures_of_experts_are_read(void **state) {
     assert_true(c.qk_norm && !c.joint_qk_norm && c.rope.theta == 1e4);
     c = parse(MODEL("qwen3_moe", ", \"num_local_experts\": 32, \"num_experts\": 32"));
     assert_true(c.experts == 32 && c.chosen_experts == 8 && c.expert_ffn == 768 && !c.normalises_chosen);
+    assert_int_equal(parse(MODEL("qwen3_moe", ", \"sliding_window\": 16")).window, 0);
+    c = parse(MODEL("qwen3_moe", ", \"use_sliding_window\": true, \"sliding_window\": 16, \"max_window_layers\": 2"));
+    assert_true(c.window == 16 && c.full_layers[0] == 0);
     c = parse(MODEL("olmoe", ", \"clip_qkv\": null"));
     assert_true(c.experts == 64 && c.chosen_experts == 8 && c.expert_ffn == 80 && c.joint_qk_norm && c.qk_norm);
 }
@@ -226,7 +229,7 @@ static const struct {
     {MODEL("mixtral", ", \"router_jitter_noise\": 0.1"), SW_ERR_UNSUPPORTED, "'router_jitter_noise' is 0.1"},
     {MODEL("qwen3_moe", ", \"decoder_sparse_step\": 2"), SW_ERR_UNSUPPORTED, "'decoder_sparse_step' is 2"},
     {MODEL("qwen3_moe", ", \"mlp_only_layers\": [0]"), SW_ERR_UNSUPPORTED, "'mlp_only_layers' is [0]"},
-    {MODEL("qwen3_moe", ", \"use_sliding_window\": true"), SW_ERR_UNSUPPORTED, "'use_sliding_window' is true"},
+    {MODEL("qwen3_moe", ", \"use_sliding_window\": 1"), SW_ERR_ARG, "'use_sliding_window' is 1"},
     {MODEL("qwen3_moe", ", \"moe_intermediate_size\": 0"), SW_ERR_ARG, "'moe_intermediate_size' is 0"},
     {MODEL("qwen3_moe", ", \"shared_expert_intermediate_size\": 8"), SW_ERR_UNSUPPORTED, "is not known for qwen3_moe"},
     {MODEL("gemma3_text", ", \"final_logit_softcapping\": 30.0"), SW_ERR_UNSUPPORTED,
@@ -311,6 +314,8 @@ static void descriptions_survive_writing(void **state) {
     char path[SUPPORT_PATH_CHARS];
     struct sw_model_config config = parse(
         MODEL("qwen3", ", \"use_sliding_window\": true, \"sliding_window\": 8" LAYERS(SLIDING, FULL, SLIDING, FULL)));
+    assert_round_trip(&config);
+    config = parse(MODEL("qwen3_moe", ", \"use_sliding_window\": true, \"sliding_window\": 8"));
     assert_round_trip(&config);
     const struct sw_preset *preset = NULL;
     for (int i = 0; i < GOLDEN; i++) {
