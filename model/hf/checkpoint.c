@@ -13,6 +13,7 @@
 #include "core/status.h"
 #include "io/safetensors/safetensors.h"
 #include "model/hf/folder_contents.h"
+#include "model/hf/joined_experts.h"
 #include "model/hf/quantized.h"
 
 #include <assert.h>
@@ -50,7 +51,7 @@ static const struct wrapper {
 enum { WRAPPERS = sizeof wrappers / sizeof wrappers[0] };
 
 /* Parts of names that mark a file whose weights cannot be trained as they are. */
-enum sign_kind { ADAPTER, QUANTIZED, IN_FP8, IN_MXFP4, MULTIMODAL, VALUE_HEAD, JOINED_EXPERTS };
+enum sign_kind { ADAPTER, QUANTIZED, IN_FP8, IN_MXFP4, MULTIMODAL, VALUE_HEAD };
 static const struct sign {
     const char *part;
     enum sign_kind kind;
@@ -85,8 +86,6 @@ static const struct sign {
     {"_scales", IN_MXFP4, "MXFP4", true},
     {".codebooks", QUANTIZED, "AQLM", true},
     {".W_q", QUANTIZED, "HQQ", true},
-    {".experts.gate_up_proj", JOINED_EXPERTS, "", true},
-    {".experts.down_proj", JOINED_EXPERTS, "", true},
     {"vision_tower.", MULTIMODAL, "vision", false},
     {"vision_model.", MULTIMODAL, "vision", false},
     {"vision_encoder.", MULTIMODAL, "vision", false},
@@ -134,12 +133,6 @@ static sw_status fail_sign(const char *folder, const char *name, const struct si
             "the weights in %s are those of a multimodal model (%s: tensors such as '%s', %lld in all), and only "
             "models of text are supported: save only its language model with save_pretrained(), and give that folder",
             folder, sign->what, name, (long long)count);
-    case JOINED_EXPERTS:
-        return sw_fail(SW_ERR_UNSUPPORTED,
-                       "the weights in %s have all experts of a layer in one tensor ('%s', %lld in all), which is not "
-                       "supported: save the model with transformers' save_pretrained(), which writes a tensor for each "
-                       "expert unless save_original_format=False",
-                       folder, name, (long long)count);
     case VALUE_HEAD: break;
     }
     return sw_fail(SW_ERR_UNSUPPORTED,
@@ -369,6 +362,7 @@ struct sw_checkpoint {
     struct sw_quantization quantization;
     const char **known; /* the names of the model's tensors without the root, sorted; the units own them */
     int64_t known_count;
+    int64_t experts;                 /* the number that the model has; 0: none */
     struct sw_stored_tensor **found; /* by unit and by tensor of the unit */
     int64_t *first_grain; /* first grain of each unit, counted over all units; count + 1 entries, the last is the number
                              of all grains */
@@ -427,6 +421,16 @@ static bool is_listed(const struct sw_checkpoint *checkpoint, const char *name) 
                    compare_texts) != NULL;
 }
 
+/* Tells whether a name is that of a tensor from which the model's are taken because the file has no others. */
+static bool is_joined(const struct sw_checkpoint *checkpoint, const char *name) {
+    char first[SW_TENSOR_NAME_CHARS];
+    for (int form = 0; form < SW_EXPERT_FORMS; form++)
+        if (sw_joined_tensor_first(name, form, first) && is_listed(checkpoint, first) &&
+            checkpoint_names_find(checkpoint->names, first) == NULL)
+            return true;
+    return false;
+}
+
 /* Tells whether a name is that of a tensor of the model, or of its codes or scales. */
 static bool is_of_model(const struct sw_checkpoint *checkpoint, const char *name) {
     bool found = is_listed(checkpoint, name);
@@ -439,7 +443,7 @@ static bool is_of_model(const struct sw_checkpoint *checkpoint, const char *name
         snprintf(tensor, sizeof tensor, "%.*s", (int)(chars - tail), name);
         found = is_listed(checkpoint, tensor);
     }
-    return found;
+    return found || is_joined(checkpoint, name);
 }
 
 /* Tells whether a tensor of this name, given without the root, is expected: one of the model's, a buffer, or the second
@@ -514,9 +518,44 @@ static void find_stored(const struct sw_checkpoint *checkpoint, const struct sw_
         out->scales = find_beside(checkpoint, tensor, endings[i]);
 }
 
+/* Returns how many experts the model has. */
+static int64_t count_experts(const struct sw_units *units) {
+    struct sw_joined_tensor joined;
+    int64_t experts = 0;
+    for (int64_t u = 0; u < units->count; u++)
+        for (int64_t t = 0; t < units->unit[u].tensor_count; t++)
+            if (sw_joined_tensor_of(units->unit[u].tensor[t].name, &joined) && joined.parts > 0)
+                experts = sw_max_i64(experts, joined.part / joined.parts + 1);
+    return experts;
+}
+
+/* Finds a tensor where the file has those of all experts of a layer in one. Leaves out->values NULL if it has not. */
+static sw_status find_joined(const struct sw_checkpoint *checkpoint, const char *folder, const struct sw_tensor *tensor,
+                             struct sw_stored_tensor *out) {
+    struct sw_joined_tensor joined;
+    const struct sw_safetensor *values = NULL;
+    if (sw_joined_tensor_of(tensor->name, &joined))
+        values = checkpoint_names_find(checkpoint->names, joined.name);
+    if (values == NULL)
+        return SW_OK;
+    out->values = values;
+    if (joined.parts == 0)
+        return SW_OK;
+    const int64_t wanted[] = {checkpoint->experts, joined.parts * tensor->dim[0], tensor->dim[1]};
+    char stored[SW_SHAPE_CHARS], shape[SW_SHAPE_CHARS];
+    out->first = joined.part * tensor->elems;
+    if (values->dims == 3 && memcmp(values->dim, wanted, sizeof wanted) == 0)
+        return SW_OK;
+    return sw_fail(SW_ERR_ARG, "the tensor '%s' in %s has the shape %s; by config.json it is %s", values->name, folder,
+                   sw_shape_text(values->dims, values->dim, stored), sw_shape_text(3, wanted, shape));
+}
+
 static sw_status match_tensor(const struct sw_checkpoint *checkpoint, const char *folder,
                               const struct sw_tensor *tensor, struct sw_stored_tensor *out) {
     find_stored(checkpoint, tensor, out);
+    const bool own = out->values != NULL;
+    if (!own)
+        SW_TRY(find_joined(checkpoint, folder, tensor, out));
     if (out->values == NULL)
         return fail_missing(checkpoint, folder, tensor->name);
     if (out->scales != NULL)
@@ -532,7 +571,7 @@ static sw_status match_tensor(const struct sw_checkpoint *checkpoint, const char
                        "the tensor '%s' in %s has the type %s, and weights must be F32, F16 or BF16: convert them with "
                        "transformers' save_pretrained()",
                        out->values->name, folder, out->values->type_name);
-    if (same_shape(tensor, out->values))
+    if (same_shape(tensor, out->values) || (!own && out->values->dims == 3))
         return SW_OK;
     char stored[SW_SHAPE_CHARS], wanted[SW_SHAPE_CHARS];
     return sw_fail(SW_ERR_ARG, "the tensor '%s' in %s has the shape %s; by config.json it is %s", out->values->name,
@@ -620,6 +659,7 @@ static sw_status check_others(const struct sw_checkpoint *checkpoint, const char
 static sw_status match_all(struct sw_checkpoint *checkpoint, const char *folder) {
     const struct sw_units *units = checkpoint->units;
     SW_TRY(list_known(checkpoint, folder));
+    checkpoint->experts = count_experts(units);
     checkpoint->found = calloc((size_t)units->count, sizeof *checkpoint->found);
     if (checkpoint->found == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to match the tensors of %s", folder);

@@ -240,7 +240,7 @@ static sw_status read_mxfp4(struct sw_safetensors *tensors, const struct sw_stor
 sw_status sw_stored_tensor_read(struct sw_safetensors *tensors, const struct sw_stored_tensor *stored, int64_t first,
                                 int64_t count, float *out) {
     if (stored->format == SW_BASE_TYPED)
-        return sw_safetensors_read_f32(tensors, stored->values, first, count, out);
+        return sw_safetensors_read_f32(tensors, stored->values, stored->first + first, count, out);
     for (int64_t done = 0, now; done < count; done += now) {
         now = sw_min_i64(count - done, READ_ELEMS);
         SW_TRY((stored->format == SW_BASE_FP8 ? read_fp8 : read_mxfp4)(tensors, stored, first + done, now, out + done));
@@ -269,7 +269,7 @@ sw_status sw_stored_tensor_announce(struct sw_safetensors *tensors, const struct
                                     int64_t first, int64_t count, int64_t position, bool *out_taken) {
     const int64_t end = first + count;
     if (stored->format != SW_BASE_MXFP4)
-        return sw_safetensors_announce(tensors, stored->values, first, count, position, out_taken);
+        return sw_safetensors_announce(tensors, stored->values, stored->first + first, count, position, out_taken);
     const int64_t byte = first / 2, group = first / SW_MXFP4_BLOCK_ELEMS;
     SW_TRY(sw_safetensors_announce(tensors, stored->values, byte, sw_div_up(end, 2) - byte, position, out_taken));
     if (!*out_taken)
@@ -279,6 +279,6 @@ sw_status sw_stored_tensor_announce(struct sw_safetensors *tensors, const struct
 }
 
 int64_t sw_stored_tensor_offset(const struct sw_stored_tensor *stored, int64_t elem) {
-    const int64_t at = stored->format == SW_BASE_MXFP4 ? elem / 2 : elem;
+    const int64_t at = stored->format == SW_BASE_MXFP4 ? elem / 2 : stored->first + elem;
     return stored->values->offset_bytes + at * stored->values->elem_bytes;
 }

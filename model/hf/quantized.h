@@ -34,6 +34,7 @@ struct sw_stored_tensor {
     const struct sw_safetensor *values;        /* numbers, or codes; NULL: the tensor is not read */
     const struct sw_safetensor *scales;        /* NULL: `values` are numbers */
     sw_base_format format;                     /* SW_BASE_TYPED: `values` are numbers */
+    int64_t first;                             /* the tensor's first element in `values`, if they are numbers */
     int64_t cols;                              /* elements of a row of the whole tensor */
     int64_t block_rows, block_cols, grid_cols; /* fp8: elements that share a scale, and scales of a row of blocks */
     float *scale;                              /* fp8: the scales; owned; else NULL */

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 
 import hf_folder
 import program
@@ -65,6 +66,53 @@ def an_export_is_a_model():
                               "--precision", "fp32").out for source in (f"{family}-whole", f"{family}-end")]
         if texts[0] != texts[1] or len(texts[0]) < 20:
             problems.append(f"{family}: the run writes {texts[0]!r}, its export {texts[1]!r}")
+    return problems
+
+
+def join_experts(family, folder, experts=None):
+    """Writes the family's folder with the experts of a layer in two tensors, as transformers does on request."""
+    joined = {}
+    for name, (kind, shape, data) in tensors_of(os.path.join(GOLDEN, family)).items():
+        name = name.replace("block_sparse_moe", "mlp")
+        before, _, expert = name.partition(".experts.")
+        number, _, matrix = expert.partition(".")
+        if not expert:
+            joined[name] = (kind, shape, data)
+        elif experts is None or int(number) < experts:
+            down = matrix in ("w2.weight", "down_proj.weight")
+            parts = joined.setdefault(f"{before}.experts.{'down_proj' if down else 'gate_up_proj'}", (kind, [shape], {}))
+            parts[2][int(number), matrix in ("w3.weight", "up_proj.weight")] = data
+    header, pieces, end = {}, [], 0
+    for name, (kind, shape, data) in joined.items():
+        if isinstance(data, dict):
+            rows, cols = shape[0]
+            count = 1 + max(number for number, _ in data)
+            shape, data = [count, len(data) // count * rows, cols], b"".join(data[part] for part in sorted(data))
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [end, end + len(data)]}
+        pieces.append(data)
+        end += len(data)
+    os.makedirs(folder)
+    shutil.copy(os.path.join(GOLDEN, family, "config.json"), folder)
+    with open(os.path.join(folder, "model.safetensors"), "wb") as file:
+        file.write(hf_folder.join(header, b"".join(pieces)))
+
+
+def joined_experts_are_read():
+    """The export has the bytes of the folder whose experts are separate, which the joined ones were made of."""
+    problems = []
+    for family in EXPERTS:
+        for more in ((),) if family != "mixtral-a" else ((), ("--freeze", "*.experts.[13].*")):
+            run = f"{family}-joined{len(more)}"
+            join_experts(family, path(f"{run}-in"))
+            program.must("train", "--model", path(f"{run}-in"), "--data", DATA, "--run", path(run), "--steps", 1, "--lr", 0,
+                         *program.SHAPE, "--precision", "fp32", "--place", "weights=nvme,optimizer=nvme", *more)
+            program.must("export", path(run), path(f"{run}-out"))
+            wanted, found = tensors_of(os.path.join(GOLDEN, family)), tensors_of(path(f"{run}-out"))
+            problems += [f"{run}: {name} differs" for name in program.differences(wanted, found)]
+    join_experts("mixtral-a", path("few-in"), experts=2)
+    done = program.run("train", "--model", path("few-in"), "--data", DATA, "--run", path("few"), "--steps", 1, *program.SHAPE)
+    if done.code == 0 or "experts.gate_up_proj' in" not in done.err or "by config.json it is" not in done.err:
+        problems.append(f"too few experts: {done.code}, {done.err!r}")
     return problems
 
 
@@ -200,7 +248,7 @@ def losses_of_routers_need_routers():
     return [] if done.code != 0 and words in " ".join(done.err.split()) else [f"{done.code}: {done.err!r}"]
 
 
-script_test.run(a_resumed_run_has_the_same_numbers, what_is_not_trained_stays, an_export_is_a_model,
+script_test.run(a_resumed_run_has_the_same_numbers, what_is_not_trained_stays, an_export_is_a_model, joined_experts_are_read,
                 frozen_experts_stay_and_the_others_train_alike, experts_that_are_units_train_as_blocks_do,
                 a_step_reads_each_expert_once, a_token_fetches_only_its_experts, load_of_experts_is_in_log_and_report,
                 losses_of_routers_need_routers, what_experts_lack_is_refused_by_name)
