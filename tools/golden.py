@@ -292,6 +292,20 @@ CASES = (
         seq=64,
         optimizer=ten_steps(1.23),
     ),
+    # Every token goes through all experts, so that rounding changes no choice, and bf16 can be compared.
+    Case(
+        name="mixtral-all",
+        family="mixtral",
+        seed=20240627,
+        config=LLAMA_SHAPE | {"vocab_size": 128, "hidden_size": 32, "intermediate_size": 24, "num_local_experts": 3,
+                              "num_experts_per_tok": 3},
+        weight_std=0.17,
+        published_form=True,
+        micro_batches=2,
+        batch=2,
+        seq=64,
+        optimizer=ten_steps(1.4),
+    ),
     # Three of seven narrow experts, tied.
     Case(
         name="qwen3-moe-a",
