@@ -41,8 +41,6 @@ ARITHMETIC = {
         "attention", "described", "device", "fp8", "gemm", "gemm_gaps", "layernorm", "moments", "op_times", "rmsnorm")},
     "parity/models": {}, "parity/moments_golden": {}, "model/head": {}, "model/head_tiles": {}, "model/tiles": {}, "model/tensor": {}, "run/decoder": {}, "bench/peak": {},
     "e2e/same_bits": {}, "e2e/tiled": {}, "e2e/documents": {}, "e2e/freeze": {},
-    "e2e/random_plans": {"SW_TEST_FILTER": "*_in_bf16"},
-    "e2e/ranks_bits": {"SW_TEST_FILTER": "*quantized*"},
     "e2e/memory": {"SW_TEST_FILTER": "automatic_*"},
     "e2e/cli_eval": {}, "e2e/cli_families": {}, "e2e/cli_generate": {}, "e2e/cli_masks": {},
     "e2e/cli_runs": {"SW_TEST_FILTER": "placements_*"},
