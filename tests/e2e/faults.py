@@ -247,11 +247,13 @@ def reasons(error):
 def wrong_end(ended, name, fault):
     problems = []
     lines = ended.err.strip().split("\n")
+    # A file that could not be removed may be in the way later, after a warning that says why.
+    telling = [lines[-1], *(line for line in lines if fault[0] == "remove" and line.startswith("warning: "))]
     if ended.code not in (0, 1):
         problems.append(f"status {ended.code}: {ended.err[-500:]}")
     elif ended.code == 1 and not lines[-1].startswith(f"spillway {name}: "):
         problems.append(f"no sentence says what failed: {ended.err[-500:]!r}")
-    elif ended.code == 1 and not any(word in lines[-1] for word in reasons(fault[2])):
+    elif ended.code == 1 and not any(word in line for word in reasons(fault[2]) for line in telling):
         problems.append(f"does not say why: {ended.err[-500:]!r}")
     return problems
 
