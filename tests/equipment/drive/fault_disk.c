@@ -52,11 +52,11 @@ void sw_fault_disk_destroy(struct sw_fault_disk *disk) {
 
 /* Whoever reads what was never written gets what the drive held before: never zeros to rely on. */
 static void fill_with_old_data(struct sw_fault_disk *disk, unsigned char *bytes, int64_t count) {
-    uint64_t word = disk->seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
+    /* Each word is made of its number alone, so that the processor makes several at once. */
+    uint64_t word;
     for (int64_t i = 0; i + (int64_t)sizeof word <= count; i += (int64_t)sizeof word) {
-        word ^= word << 13;
-        word ^= word >> 7;
-        word ^= word << 17;
+        word = (disk->seed + (uint64_t)i + 1) * UINT64_C(0x9e3779b97f4a7c15);
+        word = (word ^ word >> 29) * UINT64_C(0xbf58476d1ce4e5b9);
         memcpy(bytes + i, &word, sizeof word);
     }
 }
@@ -68,8 +68,9 @@ static sw_status grow(struct sw_fault_disk *disk, struct sw_fault_file *file, in
         if (grown == NULL)
             return sw_fail(SW_ERR_NOMEM, "no memory for a failing disk of %lld bytes", (long long)bytes);
         *images[i] = grown;
-        fill_with_old_data(disk, grown + file->bytes, bytes - file->bytes);
     }
+    fill_with_old_data(disk, file->lasting + file->bytes, bytes - file->bytes);
+    memcpy(file->current + file->bytes, file->lasting + file->bytes, (size_t)(bytes - file->bytes));
     unsigned char **flags[] = {&file->lasting_bad, &file->current_bad};
     const int64_t before = sw_div_up(file->bytes, disk->sector_bytes), after = sw_div_up(bytes, disk->sector_bytes);
     for (int i = 0; i < 2; i++) {
