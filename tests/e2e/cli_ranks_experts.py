@@ -20,7 +20,9 @@ SHAPE = {"vocab_size": VOCAB, "hidden_size": 64, "num_hidden_layers": 2, "num_at
          "max_position_embeddings": 40, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
          "tie_word_embeddings": False}
 CONFIGS = {
-    "mixtral": {"model_type": "mixtral", **SHAPE, "intermediate_size": 52, "num_local_experts": 5, "num_experts_per_tok": 2},
+    # With a loss of the router, which one rank of a group must add to the gradient, and no other.
+    "mixtral": {"model_type": "mixtral", **SHAPE, "intermediate_size": 52, "num_local_experts": 5, "num_experts_per_tok": 2,
+                "output_router_logits": True, "router_aux_loss_coef": 0.5},
     # Two key-value heads, which the ranks of a group of four share.
     "qwen3": {"model_type": "qwen3_moe", **SHAPE, "num_key_value_heads": 2, "head_dim": 8, "moe_intermediate_size": 44,
               "num_experts": 6, "num_experts_per_tok": 3, "norm_topk_prob": True, "tie_word_embeddings": True},

@@ -91,7 +91,8 @@ def far(what, run, other, counts=lambda line: True, tolerance=TOLERANCE):
     """Where the losses of two runs (paths), of steps and of evaluations that count, differ by more than the order of
     additions explains."""
     problems = []
-    for one, two in zip(filter(counts, log_lines(run)), filter(counts, log_lines(other)), strict=True):
+    lines = [[line for line in log_lines(of) if ("loss" in line or "val_loss" in line) and counts(line)] for of in (run, other)]
+    for one, two in zip(*lines, strict=True):
         for name in ("loss", "grad_norm", "val_loss"):
             if name in one and abs(one[name] - two[name]) > tolerance * abs(two[name]):
                 problems.append(f"{what}: step {one['step']}: {name} {one[name]!r} and not {two[name]!r}")
