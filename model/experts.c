@@ -53,7 +53,7 @@ struct expert_run {
     int64_t stride; /* elements from one expert's matrix to the next */
     bool in_base;
 };
-enum { UNPACKED_EXPERTS = 8 };
+enum { UNPACKED_EXPERTS = 4 };
 
 /* Returns the elements of one expert's matrix in the unit: gate and up are one. */
 static int64_t matrix_elems(const struct sw_model *model, enum sw_expert_matrix matrix) {

@@ -34,8 +34,7 @@ static const struct variant variants[] = {
     {{.freeze = "blocks:0-1,*.mlp.*", .base = SW_BASE_NF4}, SW_F32, SW_OPTIMIZER_FP32, true, 1, false},
     {{.freeze = "embedding,blocks:1-2", .base = SW_BASE_INT8}, SW_BF16, SW_OPTIMIZER_BF16, false, 1, false},
     {{.freeze = "*attn*,blocks:2", .base = SW_BASE_NF4}, SW_BF16, SW_OPTIMIZER_FP32, true, 2, false},
-    {{.lora = {.rank = 2, .targets = "attention"}, .base = SW_BASE_NF4}, SW_BF16, SW_OPTIMIZER_FP32, true, 1, true},
-    {{.freeze = "*.experts.[0-2].*", .base = SW_BASE_INT8}, SW_F32, SW_OPTIMIZER_FP32, true, 1, true},
+    {{.freeze = "*.experts.[0-2].*,*self_attn*", .base = SW_BASE_NF4}, SW_BF16, SW_OPTIMIZER_FP32, true, 1, true},
 };
 enum { VARIANTS = sizeof variants / sizeof variants[0] };
 
