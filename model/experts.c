@@ -235,7 +235,7 @@ static sw_status add_rows(const struct sw_model *model, const struct sw_unit_cal
                           bool backward, const void *x, const void *addend, void *y) {
     return sw_unpermute_rows(call->stream, .type = model->shape.type, .rows = model->rows, .cols = model->config.hidden,
                              .chosen = model->config.chosen_experts, .place = s->expert_place, .x = x, .addend = addend,
-                             .y = y, .falling = backward);
+                             .y = y, .run = sw_experts_places(model, call, s), .falling = backward);
 }
 
 /* Computes the activated values, before weights scale them. */

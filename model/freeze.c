@@ -88,8 +88,9 @@ static int64_t freeze_units(struct sw_units *units, int64_t first, int64_t end, 
     return count;
 }
 
+/* some: the units lack tensors of the model, which a name may be of. */
 static sw_status freeze_part(const struct part *part, const struct sw_model_config *config, int64_t block_units,
-                             struct sw_units *units) {
+                             bool some, struct sw_units *units) {
     if (part->embedding) {
         freeze_units(units, 0, 1, "*");
         return SW_OK;
@@ -101,7 +102,7 @@ static sw_status freeze_part(const struct part *part, const struct sw_model_conf
         freeze_units(units, 1 + part->first_block * block_units, 1 + (part->last_block + 1) * block_units, "*");
         return SW_OK;
     }
-    if (freeze_units(units, 0, units->count, part->pattern) > 0)
+    if (freeze_units(units, 0, units->count, part->pattern) > 0 || some)
         return SW_OK;
     return refuse_name(part, "no tensor of the model has such a name");
 }
@@ -116,12 +117,12 @@ static int64_t count_trained(const struct sw_units *units) {
 }
 
 /* Freezes what --freeze names. */
-static sw_status freeze_tensors(const char *text, const struct sw_model_config *config, int64_t block_units,
+static sw_status freeze_tensors(const char *text, const struct sw_model_config *config, int64_t block_units, bool some,
                                 struct sw_units *units) {
     while (text != NULL) {
         struct part part;
         SW_TRY(next_part(&text, &part));
-        SW_TRY(freeze_part(&part, config, block_units, units));
+        SW_TRY(freeze_part(&part, config, block_units, some, units));
     }
     return count_trained(units) > 0 ? SW_OK : sw_fail(SW_ERR_ARG, "--freeze leaves no tensor of the model to train");
 }
@@ -182,7 +183,7 @@ sw_status sw_tuning_apply(const struct sw_tuning *tuning, const struct sw_model_
         return SW_OK;
     units->base = (sw_base_format)tuning->base;
     SW_TRY(tuning->lora.rank > 0 ? sw_lora_add(&tuning->lora, config, ranks > 1, tiles, units)
-                                 : freeze_tensors(tuning->freeze, config, block_units, units));
+                                 : freeze_tensors(tuning->freeze, config, block_units, ranks > 1, units));
     /* Its gradient comes first, and that of a tied table begins with the head. */
     for (int64_t t = 1; t < embedding->tensor_count; t++)
         if (embedding->tensor[0].frozen && !embedding->tensor[t].frozen)

@@ -36,7 +36,8 @@ sw_status sw_tuning_check(const struct sw_tuning *tuning);
 
 /* Adds adapters to the units of a model, freezes what is not trained and sets the format of the base, before the units
  * are sealed. The units are a rank's part, or the whole model (ranks 1); each half of a block has `tiles` of them.
- * Refuses names of nothing in this model, to freeze all of it, and adapters of blocks in tiles. NULL: does nothing. */
+ * Refuses names of nothing in this model, if it is whole, to freeze all of it, and adapters of blocks in tiles. NULL:
+ * does nothing. */
 sw_status sw_tuning_apply(const struct sw_tuning *tuning, const struct sw_model_config *config, int ranks,
                           int64_t tiles, struct sw_units *units);
 

@@ -465,11 +465,15 @@ sw_status sw_model_create(const struct sw_model_config *config, const struct sw_
         model->cut.ranks = shape->tensor_ranks;
         model->cut.rank = shape->tensor_rank;
     }
+    model->cut.expert_ranks = shape->expert_ranks;
+    model->cut.expert_rank = shape->expert_rank;
     model->vocab = sw_shard(config->vocab, model->cut.ranks, model->cut.rank);
-    sw_status status = model->cut.ranks > 1
-                           ? sw_model_rank_units(config, model->cut.ranks, model->cut.rank, model->cut.tiles,
-                                                 shape->optimizer, &shape->tuning, &model->units)
-                           : sw_model_units(config, model->cut.tiles, shape->optimizer, &shape->tuning, &model->units);
+    const bool experts = shape->expert_ranks > 1;
+    const struct sw_model_group group = {.ranks = experts ? shape->expert_ranks : model->cut.ranks,
+                                         .rank = experts ? shape->expert_rank : model->cut.rank,
+                                         .experts = experts};
+    sw_status status =
+        sw_model_group_units(config, &group, model->cut.tiles, shape->optimizer, &shape->tuning, &model->units);
     assert(!shape->fp8 || (shape->type == SW_BF16 && shape->optimizer != SW_OPTIMIZER_FP32));
     if (status == SW_OK)
         status = set_fp8(model);
@@ -524,10 +528,13 @@ struct sw_model_bytes sw_model_bytes(const struct sw_model *model) {
         .tally = sw_experts_tally(model),
         .cost = model->cost,
         .work = sw_max_i64(model->work.bytes, model->of_one == NULL ? 0 : model->of_one->work.bytes),
-        .gathered = model->config.tied_embeddings || model->cut.ranks > 1 ? 0 : sw_gathered_layout(model).bytes,
+        .gathered = model->config.tied_embeddings || model->cut.ranks > 1 || model->cut.expert_ranks > 1
+                        ? 0
+                        : sw_gathered_layout(model).bytes,
         .product = sw_model_splits_backward(model) ? sw_product_bytes(model) : 0,
         .softmax = model->cut.ranks > 1 ? softmax_bytes(model) : 0,
         .rows = model->rows,
+        .sent = model->cut.expert_ranks > 1 ? model->rows : 0,
     };
 }
 
@@ -619,6 +626,8 @@ static sw_status backward(void *context, const struct sw_unit_call *call) {
         return sw_embedding_unit_backward(model, call);
     if (model->cut.ranks > 1)
         return rank_backward(model, call);
+    if (model->cut.expert_ranks > 1)
+        return sw_group_backward_rest(model, call);
     return passes_of(model, call)->backward(model, call);
 }
 
@@ -626,7 +635,25 @@ static sw_status recompute(void *context, const struct sw_unit_call *call) {
     struct sw_model *model = context;
     if (model->cut.ranks > 1)
         return rank_recompute(model, call);
+    if (model->cut.expert_ranks > 1)
+        return sw_group_recompute(model, call);
     return passes_of(model, call)->recompute(model, call);
+}
+
+static sw_status send(void *context, const struct sw_unit_call *call) {
+    return sw_group_send(context, call);
+}
+
+static sw_status experts_forward(void *context, const struct sw_unit_call *call) {
+    return sw_group_forward(context, call);
+}
+
+static sw_status recall(void *context, const struct sw_unit_call *call) {
+    return sw_group_recall(context, call);
+}
+
+static sw_status experts_backward(void *context, const struct sw_unit_call *call) {
+    return sw_group_backward(context, call);
 }
 
 /* Each micro-batch hands over the sums so far, so those of the last are the step's. */
@@ -690,6 +717,10 @@ struct sw_unit_ops sw_model_ops(struct sw_model *model) {
                                 .norm_forward = model->cut.ranks > 1 ? norm_forward : NULL,
                                 .norm_backward = model->cut.ranks > 1 ? norm_backward : NULL,
                                 .head_logits = model->cut.ranks > 1 ? head_logits : NULL,
+                                .send = model->cut.expert_ranks > 1 ? send : NULL,
+                                .experts_forward = model->cut.expert_ranks > 1 ? experts_forward : NULL,
+                                .recall = model->cut.expert_ranks > 1 ? recall : NULL,
+                                .experts_backward = model->cut.expert_ranks > 1 ? experts_backward : NULL,
                                 .head = head,
                                 .loss = loss,
                                 .logits = logits,

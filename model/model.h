@@ -22,6 +22,9 @@ struct sw_model_shape {
     /* Tensor parallelism: the size of the tensor group and this rank's number in it, which decide the part of each
      * matrix that the units have. 0 or 1 ranks: the units are whole. */
     int tensor_ranks, tensor_rank;
+    /* Expert parallelism: the size of the group whose ranks share out the experts, and this rank's number in it. 0 or 1
+     * ranks: each rank has all experts. Not together with a tensor group. */
+    int expert_ranks, expert_rank;
     sw_optimizer_format optimizer; /* format of the units' optimizer state; with fp8 not SW_OPTIMIZER_FP32 */
     /* Products of blocks multiply 8-bit operands, and the weights of blocks are stored in 8 bits (struct sw_units).
      * Requires type SW_BF16. */
@@ -57,7 +60,17 @@ sw_status sw_model_units(const struct sw_model_config *config, int64_t tiles, sw
  * (`replicated` in struct sw_part). With more ranks than key-value heads, the weights of keys and values and the biases
  * of the same tensor are whole too. `tuning` is as for sw_model_units; lora.h says which part of an adapter a rank has.
  * Fails with SW_ERR_ARG if the model's sizes cannot be divided like this; the message names the nearest number of
- * ranks, or the numbers of tiles, that fit. */
+ * ranks, or the numbers of tiles, that fit.
+ *
+ * With `experts` the ranks of a group share out the experts and nothing else: each has a run of them whole, and all
+ * other tensors are replicated. */
+struct sw_model_group {
+    int ranks, rank;
+    bool experts;
+};
+sw_status sw_model_group_units(const struct sw_model_config *config, const struct sw_model_group *group, int64_t tiles,
+                               sw_optimizer_format optimizer, const struct sw_tuning *tuning, struct sw_units **out);
+/* Returns the units of a rank of a tensor group. */
 sw_status sw_model_rank_units(const struct sw_model_config *config, int ranks, int rank, int64_t tiles,
                               sw_optimizer_format optimizer, const struct sw_tuning *tuning, struct sw_units **out);
 /* Lets each `experts` neighbouring experts of a block be a unit, behind one of the rest of the block; 0: blocks are one
@@ -101,6 +114,7 @@ struct sw_model_bytes {
     /* For tensor groups: the gradient at the result of a block's first product (0: blocks are in tiles), one rank's
      * softmax record, and the rows of the hidden state. */
     int64_t product, softmax, rows;
+    int64_t sent; /* rows of the hidden state that a rank gives to its expert group; 0: there is none */
 };
 struct sw_model_bytes sw_model_bytes(const struct sw_model *model);
 

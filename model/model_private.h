@@ -34,11 +34,12 @@ struct sw_tile {
     bool first, last; /* the first and last tile of its half, or unit of its block; a single one is both */
 };
 /* How blocks are cut into units: each half among `ranks` ranks of a tensor group, and this rank's part into `tiles`
- * tiles. With both 1 a block is one unit. */
+ * tiles. With both 1 a block is one unit, of which each of expert_ranks ranks has some experts. */
 struct sw_cut {
     int64_t tiles;
     int ranks, rank;
     int64_t expert_units; /* units that the experts of a block are; 0: they are in one unit with all of the block */
+    int expert_ranks, expert_rank; /* 0 or 1 ranks: all experts */
 };
 /* Returns the number of parts of a half: the tiles of all ranks, rank after rank. */
 static inline int64_t sw_cut_parts(const struct sw_cut *cut) {
@@ -74,6 +75,7 @@ struct work_layout {
     int64_t narrow; /* rows × the larger of hidden and query */
     int64_t inner;  /* rows × inner layer, if it is gated */
     int64_t heads;  /* rows × (query + key), if they are normalised */
+    struct saved_layout routed; /* with an expert group: the routing and results of one rank's rows */
     /* With experts, whose pairs are rows × chosen_experts: pairs × hidden; twice pairs × inner layer; and the gradient
      * at the weights, fp32. */
     int64_t expert_rows, expert_inner, expert_inner_grad, expert_weight_grad;
@@ -466,6 +468,14 @@ int64_t sw_experts_unpacked_elems(const struct sw_model *model);
 int64_t sw_experts_tally(const struct sw_model *model);
 /* Tells whether the router has a loss of its own. */
 bool sw_experts_have_loss(const struct sw_model *model);
+
+/* The passes of a block whose experts the ranks of a group share out (engine.h). */
+sw_status sw_group_send(struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_group_forward(struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_group_recall(struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_group_backward(struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_group_backward_rest(struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_group_recompute(struct sw_model *model, const struct sw_unit_call *call);
 
 /* Tells whether a block's backward pass leaves the gradients of its products' weights to calls of their own. */
 bool sw_model_splits_backward(const struct sw_model *model);

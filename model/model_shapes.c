@@ -242,6 +242,23 @@ static bool has(enum block_kind kind, enum sw_block_tensor tensor) {
     return range.first <= (int)tensor && (int)tensor < range.end;
 }
 
+/* Lays out the routing of a micro-batch's rows. */
+static void lay_routing(const struct sw_model *model, int64_t *used_bytes, struct saved_layout *s) {
+    const int64_t pairs = sw_experts_pairs(model), number_bytes = (int64_t)sizeof(int32_t);
+    s->router_logits =
+        place(used_bytes, model->rows * model->config.experts * (int64_t)sw_dtype_bytes(model->shape.type));
+    s->expert_chosen = place(used_bytes, pairs * number_bytes);
+    s->expert_weight = place(used_bytes, pairs * (int64_t)sizeof(float));
+    s->expert_offset = place(used_bytes, (model->config.experts + 1) * number_bytes);
+    s->expert_source = place(used_bytes, pairs * number_bytes);
+    s->expert_place = place(used_bytes, pairs * number_bytes);
+}
+
+/* Returns the bytes of the results of the experts' up products. */
+static int64_t expert_up_bytes(const struct sw_model *model) {
+    return sw_experts_pairs(model) * 2 * model->widths.expert_ffn * sw_dtype_bytes(model->shape.type);
+}
+
 static void lay_saved(const struct sw_model *model, enum block_kind kind, struct saved_layout *s) {
     const struct sw_model_config *c = &model->config;
     const struct widths *w = &model->widths;
@@ -260,18 +277,10 @@ static void lay_saved(const struct sw_model *model, enum block_kind kind, struct
     }
     if (kind == BLOCK_WHOLE || kind == BLOCK_ROUTED)
         s->residual = place(&s->saved_bytes, typed_rows * c->hidden);
-    const int64_t pairs = sw_experts_pairs(model), number_bytes = (int64_t)sizeof(int32_t);
-    if (has(kind, ROUTER) && c->experts > 0) {
-        s->router_logits = place(&s->saved_bytes, typed_rows * c->experts);
-        s->expert_chosen = place(&s->saved_bytes, pairs * number_bytes);
-        s->expert_weight = place(&s->saved_bytes, pairs * (int64_t)sizeof(float));
-        s->expert_offset = place(&s->saved_bytes, (c->experts + 1) * number_bytes);
-        s->expert_source = place(&s->saved_bytes, pairs * number_bytes);
-        s->expert_place = place(&s->saved_bytes, pairs * number_bytes);
-    }
-    if (has(kind, EXPERTS) && c->experts > 0) {
-        s->expert_up = place(&s->saved_bytes, pairs * 2 * w->expert_ffn * typed);
-    }
+    if (has(kind, ROUTER) && c->experts > 0 && model->cut.expert_ranks <= 1)
+        lay_routing(model, &s->saved_bytes, s);
+    if (has(kind, EXPERTS) && c->experts > 0 && model->cut.expert_ranks <= 1)
+        s->expert_up = place(&s->saved_bytes, expert_up_bytes(model));
     if (c->norm_of_results && kind == BLOCK_WHOLE) {
         s->attention_result = place(&s->saved_bytes, typed_rows * c->hidden);
         s->attention_result_rstd = place(&s->saved_bytes, row_bytes);
@@ -369,6 +378,10 @@ static void lay_work(struct sw_model *model) {
         w->expert_inner = place(&block, pairs * wide->expert_ffn * typed);
         w->expert_inner_grad = place(&block, pairs * wide->expert_ffn * typed);
         w->expert_weight_grad = place(&block, pairs * (int64_t)sizeof(float));
+        if (model->cut.expert_ranks > 1) {
+            lay_routing(model, &block, &w->routed);
+            w->routed.expert_up = place(&block, expert_up_bytes(model));
+        }
     }
     if (c->qk_norm)
         w->heads = place(&block, model->rows * (wide->q + wide->kv) * typed);

@@ -75,11 +75,12 @@ static struct sw_tile expert_tile(const struct sw_cut *cut, int64_t unit) {
 
 struct sw_expert_run sw_experts_in(const struct sw_model_config *config, const struct sw_cut *cut, int64_t unit) {
     const struct sw_tile tile = sw_tile_of(cut, unit);
+    const int64_t each = config->experts / (cut->expert_ranks > 1 ? cut->expert_ranks : 1);
     if (sw_block_range(tile.kind).end <= (int)EXPERTS)
         return (struct sw_expert_run){0};
     return tile.kind == EXPERT_GROUP
                ? (struct sw_expert_run){.first = (tile.index - 1) * config->expert_group, .count = config->expert_group}
-               : (struct sw_expert_run){.count = config->experts};
+               : (struct sw_expert_run){.first = cut->expert_rank * each, .count = each};
 }
 
 struct sw_tile sw_tile_of(const struct sw_cut *cut, int64_t unit) {
@@ -190,9 +191,11 @@ static struct sw_part part_of(const struct sw_model_config *c, enum sw_block_ten
 
 /* Tells whether every rank of a tensor group has the whole piece. That holds for what is not cut, and with fewer
  * key-value heads than ranks for the weights of keys and values; the biases of queries, keys and values then stay
- * together. */
+ * together. Where ranks share out experts, it holds for all else. */
 static bool is_replicated(const struct sw_model_config *c, const struct sw_cut *cut, enum sw_block_tensor tensor,
                           int piece) {
+    if (cut->expert_ranks > 1)
+        return tensor != EXPERTS;
     if (cut->ranks == 1 || cut_of(tensor, piece) == NOT_CUT)
         return cut->ranks > 1;
     return sw_cut_copies_kv(c, cut) && (tensor == QKV_BIAS || (tensor == QKV_WEIGHT && piece > 0));
@@ -219,9 +222,10 @@ static sw_status add_block_tensor(struct sw_unit *unit, const struct sw_model_co
         const int dims = shape_of(c, tensor, pieces, piece, dim);
         const bool replicated = is_replicated(c, cut, tensor, piece);
         struct sw_part part = part_of(c, tensor, pieces, piece, dims, dim, replicated ? 1 : sw_cut_parts(cut), index);
-        part.joined = !replicated && (tensor == EXPERTS ? piece % EXPERT_MATRICES == EXPERT_UP : piece > 0);
+        const bool apart = replicated && cut->ranks > 1; /* of pieces that are cut */
+        part.joined = !apart && (tensor == EXPERTS ? piece % EXPERT_MATRICES == EXPERT_UP : piece > 0);
         part.replicated = replicated;
-        part.used_rows = replicated && tensor == QKV_WEIGHT ? c->head_dim : 0;
+        part.used_rows = apart && tensor == QKV_WEIGHT ? c->head_dim : 0;
         sw_block_piece_name(c, tile.layer, tensor, piece, name, sizeof name);
         SW_TRY(sw_unit_add_part(unit, name, dims, dim, &part, dims > 1));
         /* A rounding error of the router sends a token to other experts, and its matrix is small. */
@@ -254,13 +258,17 @@ static sw_status add_table(struct sw_unit *unit, const char *name, int64_t rows,
                                  .room_rows = sw_shard_most_grains(rows, cut->ranks),
                                  .cols = cols,
                                  .block_cols = cols,
-                                 .block_stride = cols};
+                                 .block_stride = cols,
+                                 .replicated = cut->expert_ranks > 1};
     return sw_unit_add_part(unit, name, 2, (int64_t[]){rows, cols}, &part, true);
 }
 
 static sw_status add_final_norm(struct sw_unit *unit, const char *name, int64_t hidden, const struct sw_cut *cut) {
-    const struct sw_part part = {
-        .rows = 1, .cols = hidden, .block_cols = hidden, .block_stride = hidden, .replicated = cut->ranks > 1};
+    const struct sw_part part = {.rows = 1,
+                                 .cols = hidden,
+                                 .block_cols = hidden,
+                                 .block_stride = hidden,
+                                 .replicated = cut->ranks > 1 || cut->expert_ranks > 1};
     return sw_unit_add_part(unit, name, 1, &hidden, &part, false);
 }
 
@@ -382,7 +390,8 @@ static sw_status make_units(const struct sw_model_config *config, const struct s
     units->optimizer = optimizer;
     sw_status status = add_all_tensors(units, config, cut);
     if (status == SW_OK)
-        status = sw_tuning_apply(tuning, config, cut->ranks, cut->tiles, units);
+        status =
+            sw_tuning_apply(tuning, config, cut->expert_ranks > 1 ? cut->expert_ranks : cut->ranks, cut->tiles, units);
     if (status == SW_OK)
         status = sw_units_seal(units);
     if (status != SW_OK) {
@@ -492,4 +501,72 @@ sw_status sw_model_rank_units(const struct sw_model_config *config, int ranks, i
     SW_TRY(check_tiles(config, ranks, tiles));
     SW_TRY(check_whole(config, optimizer, tuning));
     return make_units(config, &cut, optimizer, tuning, out);
+}
+
+/* Refuses experts that a group cannot share out. Adapters of a group's ranks would need sums of their own. */
+static sw_status check_experts(const struct sw_model_config *c, int ranks, int64_t tiles,
+                               const struct sw_tuning *tuning) {
+    if (c->experts == 0)
+        return sw_fail(SW_ERR_ARG, "--experts %d shares out the experts of a model, and %s has none; leave it out",
+                       ranks, c->family);
+    if (c->experts % ranks != 0)
+        return sw_fail(SW_ERR_ARG, "--experts %d must divide the %lld experts of the model's blocks", ranks,
+                       (long long)c->experts);
+    if (tuning != NULL && (tuning->lora.rank > 0 || tuning->base != SW_BASE_TYPED))
+        return sw_fail(SW_ERR_UNSUPPORTED, "--experts %d does not work with %s; leave one of them out", ranks,
+                       tuning->lora.rank > 0 ? "--lora" : "--base-format");
+    if (c->expert_group > 0)
+        return sw_fail(SW_ERR_UNSUPPORTED, "--experts %d does not work with --expert-group; leave one of them out",
+                       ranks);
+    return check_tiles(c, 1, tiles);
+}
+
+static bool lie_alike(const struct sw_units *a, const struct sw_units *b) {
+    bool alike = true;
+    for (int64_t u = 0; alike && u < a->count; u++) {
+        const struct sw_unit *one = &a->unit[u], *other = &b->unit[u];
+        alike = one->grains == other->grains && one->trained_grain == other->trained_grain &&
+                one->wide_grain == other->wide_grain && one->replicated_grain == other->replicated_grain;
+    }
+    return alike;
+}
+
+/* Refuses experts of which one rank of a group has more frozen than another: its units would have other sizes. */
+static sw_status check_alike(const struct sw_model_config *config, const struct sw_cut *own,
+                             sw_optimizer_format optimizer, const struct sw_tuning *tuning,
+                             const struct sw_units *units) {
+    struct sw_cut cut = *own;
+    bool alike = true;
+    if (!sw_tuning_freezes(tuning))
+        return SW_OK;
+    for (cut.expert_rank = 0; alike && cut.expert_rank < cut.expert_ranks; cut.expert_rank++) {
+        struct sw_units *other;
+        SW_TRY(make_units(config, &cut, optimizer, tuning, &other));
+        alike = lie_alike(units, other);
+        sw_units_destroy(other);
+    }
+    return alike ? SW_OK
+                 : sw_fail(SW_ERR_UNSUPPORTED,
+                           "--experts %d gives one rank more of the experts that --freeze names than another; freeze "
+                           "as many of each rank's %lld experts, or all or none",
+                           cut.expert_ranks, (long long)(config->experts / cut.expert_ranks));
+}
+
+sw_status sw_model_group_units(const struct sw_model_config *config, const struct sw_model_group *group, int64_t tiles,
+                               sw_optimizer_format optimizer, const struct sw_tuning *tuning, struct sw_units **out) {
+    if (group->ranks <= 1)
+        return sw_model_units(config, tiles, optimizer, tuning, out);
+    if (!group->experts)
+        return sw_model_rank_units(config, group->ranks, group->rank, tiles, optimizer, tuning, out);
+    const struct sw_cut cut = {.tiles = tiles, .ranks = 1, .expert_ranks = group->ranks, .expert_rank = group->rank};
+    SW_TRY(check_experts(config, group->ranks, tiles, tuning));
+    SW_TRY(check_whole(config, optimizer, tuning));
+    struct sw_units *units;
+    SW_TRY(make_units(config, &cut, optimizer, tuning, &units));
+    const sw_status status = check_alike(config, &cut, optimizer, tuning, units);
+    if (status == SW_OK)
+        *out = units;
+    else
+        sw_units_destroy(units);
+    return status;
 }

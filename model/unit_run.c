@@ -23,6 +23,7 @@ struct sw_unit_run {
     struct sw_stream *stream;
     struct sw_unit_call call;
     void *weights, *base, *table;
+    void *normed; /* in an expert group: the rows of all ranks */
     double *loss; /* owned: what the head hands to the host */
     struct sw_model_init init;
     struct sw_team *team; /* threads that make random weights */
@@ -64,6 +65,7 @@ enum {
     IN,
     OUT,
     GRAD,
+    NORMED,
     NORM_GRAD,
     PRODUCT_GRAD,
     SOFTMAX,
@@ -86,8 +88,12 @@ static int64_t size_areas(struct sw_model *model, int64_t bytes[AREAS]) {
     bytes[ACC] = elems * (int64_t)sizeof(float);
     bytes[TABLE_ACC] = table_elems * (int64_t)sizeof(float);
     bytes[TOKENS] = sizes.token;
-    bytes[IN] = bytes[OUT] = bytes[GRAD] = most.output_bytes;
-    bytes[NORM_GRAD] = model->cut.ranks > 1 ? most.output_bytes : 0;
+    /* In an expert group a rank works on the rows of all. */
+    const int64_t group_ranks = sw_max_i64(1, model->cut.expert_ranks), all = group_ranks * most.output_bytes;
+    bytes[IN] = most.output_bytes;
+    bytes[OUT] = bytes[GRAD] = all;
+    bytes[NORMED] = group_ranks > 1 ? all : 0;
+    bytes[NORM_GRAD] = group_ranks > 1 || model->cut.ranks > 1 ? all : 0;
     bytes[PRODUCT_GRAD] = sizes.product;
     bytes[SOFTMAX] = model->cut.ranks * sizes.softmax;
     bytes[SAVED] = most.saved_bytes;
@@ -132,6 +138,7 @@ static sw_status fill_inputs(struct sw_unit_run *run, const int64_t bytes[AREAS]
     if (!run->described) {
         SW_TRY(bring_numbers(run, call->in, bytes[IN], 0x1p-5f));
         SW_TRY(bring_numbers(run, call->grad, bytes[GRAD], 0x1p-15f));
+        SW_TRY(bring_numbers(run, run->normed, bytes[NORMED], 0x1p-5f));
         SW_TRY(bring_tokens(run, call->tokens, bytes[TOKENS]));
     }
     return run->ops.begin == NULL ? SW_OK : run->ops.begin(run->ops.context, run->stream, call->work);
@@ -145,7 +152,7 @@ static sw_status take_areas(struct sw_unit_run *run, struct sw_device *device) {
     SW_TRY(sw_memory_open(device, "measurement", SW_MEMORY_DEVICE, all_bytes, &run->memory));
     const int64_t boxes_bytes = (int64_t)BOXES * BOX_GRAINS * SW_GRAIN_ELEMS * (int64_t)sizeof(float);
     SW_TRY(sw_memory_open(device, "measurement", SW_MEMORY_HOST,
-                          sw_max_i64(sw_max_i64(bytes[IN], bytes[TOKENS]), boxes_bytes), &run->host));
+                          sw_max_i64(sw_max_i64(bytes[GRAD], bytes[TOKENS]), boxes_bytes), &run->host));
     for (int i = 0; i < AREAS; i++) {
         area[i] = (char *)sw_memory_base(run->memory) + taken_bytes;
         taken_bytes += sw_round_up(bytes[i], SW_BUFFER_ALIGN_BYTES);
@@ -161,6 +168,7 @@ static sw_status take_areas(struct sw_unit_run *run, struct sw_device *device) {
     call->in = area[IN];
     call->out = area[OUT];
     call->grad = area[GRAD];
+    run->normed = area[NORMED];
     call->norm_grad = area[NORM_GRAD];
     call->product_grad = area[PRODUCT_GRAD];
     call->softmax = area[SOFTMAX];
@@ -344,6 +352,21 @@ bool sw_unit_run_has_products(const struct sw_unit_run *run) {
     return run->ops.last_product != NULL;
 }
 
+/* Runs a pass of a block whose experts a group shares out, without what the ranks exchange in it. */
+static sw_status run_shared(struct sw_unit_run *run, sw_unit_pass pass) {
+    struct sw_unit_call call = run->call, experts = run->call;
+    const struct sw_unit_ops *ops = &run->ops;
+    call.out = run->normed;
+    experts.normed = run->normed;
+    if (pass == SW_UNIT_FORWARD) {
+        SW_TRY(ops->send(ops->context, &call));
+        return ops->experts_forward(ops->context, &experts);
+    }
+    SW_TRY(ops->recall(ops->context, &call));
+    SW_TRY(ops->experts_backward(ops->context, &experts));
+    return ops->backward(ops->context, &call);
+}
+
 sw_status sw_unit_run_pass(struct sw_unit_run *run, sw_unit_pass pass) {
     static const sw_recompute again[SW_UNIT_PASSES] = {[SW_UNIT_RECOMPUTE] = SW_RECOMPUTE_UNIT,
                                                        [SW_UNIT_DERIVE] = SW_RECOMPUTE_DERIVED,
@@ -354,6 +377,7 @@ sw_status sw_unit_run_pass(struct sw_unit_run *run, sw_unit_pass pass) {
     assert(!block || pass == SW_UNIT_FORWARD || run->ran_forward);
     run->ran_forward |= pass == SW_UNIT_FORWARD;
     call->recompute = again[pass];
-    SW_TRY(function_of(run, pass)(run->ops.context, call));
+    const bool shared = block && run->ops.send != NULL && pass != SW_UNIT_RECOMPUTE && pass != SW_UNIT_DERIVE;
+    SW_TRY(shared ? run_shared(run, pass) : function_of(run, pass)(run->ops.context, call));
     return sw_stream_synchronize(call->stream);
 }

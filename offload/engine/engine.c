@@ -45,12 +45,12 @@ static sw_status begin_units(struct sw_engine *engine) {
 /* Gives the collectives memory of the tier that reductions work in. */
 static sw_status prepare_ranks(struct sw_engine *engine) {
     const struct sw_plan *plan = engine->plan;
-    const int ranks = sw_plan_job_ranks(plan), tensor_ranks = sw_plan_tensor_ranks(plan);
+    const int ranks = sw_plan_job_ranks(plan);
     if (ranks == 1)
         return SW_OK;
     assert(engine->spec.comm != NULL && sw_comm_identity(engine->spec.comm)->ranks == ranks &&
            sw_comm_identity(engine->spec.comm)->rank == sw_plan_job_rank(plan));
-    sw_comm_set_tensor_ranks(engine->spec.comm, tensor_ranks);
+    sw_comm_set_tensor_ranks(engine->spec.comm, sw_plan_group_ranks(plan));
     sw_comm_set_part_ranks(engine->spec.comm, plan->spec.secondary_ranks);
     assert(plan->spec.secondary_ranks < 2 ||
            (sw_comm_scope_ranks(engine->spec.comm, SW_SCOPE_PART) == plan->spec.secondary_ranks &&

@@ -90,8 +90,16 @@ struct sw_unit_ops {
     sw_unit_function norm_forward;  /* sequence parallelism: the norm of a block or the head, for own_rows */
     sw_unit_function norm_backward; /* tensor group: the norm's backward pass, for own_rows */
     sw_unit_function head_logits;   /* tensor group: the head up to the softmax terms of this rank's vocabulary shard */
-    sw_unit_function head;          /* the loss and its gradient */
-    sw_unit_function loss;          /* the loss alone */
+    /* Expert group, instead of a block's forward pass. `send` runs the block up to the rows that the experts get, and
+     * writes this rank's rows to `out`. experts_forward reads all ranks' rows in `normed` and writes this rank's part
+     * of all ranks' outputs. */
+    sw_unit_function send, experts_forward;
+    /* Expert group, before a block's backward pass. `recall` computes intermediates again and writes the rows again.
+     * experts_backward reads all ranks' gradients in `grad` and writes its part of those at `normed` to norm_grad;
+     * `backward` continues from their sum. */
+    sw_unit_function recall, experts_backward;
+    sw_unit_function head; /* the loss and its gradient */
+    sw_unit_function loss; /* the loss alone */
     sw_unit_function logits;
     /* Tells from a routing whether a `routed` unit has rows. Called on the host, by any thread. NULL: no unit is
      * routed. */

@@ -38,14 +38,28 @@ static bool recalls_rows(const struct sw_engine *engine, const struct sw_op *op)
     return op->kind == SW_OP_BACKWARD_NORM && sw_plan_recalls_rows(engine->plan, op->unit);
 }
 
+/* Returns the ranks, or tensor groups, that have micro-batches of their own. */
+static int64_t data_ranks_of(const struct sw_plan *plan) {
+    return sw_plan_job_ranks(plan) / sw_plan_tensor_ranks(plan);
+}
+
 /* Returns the `draw` of an op's call. Ranks have consecutive micro-batches of a step, so that its number is the same
  * for any number of ranks. */
 static uint64_t draw_of(const struct sw_engine *engine, const struct step_context *context, int64_t micro) {
     const struct sw_plan_spec *spec = &engine->plan->spec;
-    const int64_t ranks = sw_max_i64(1, spec->ranks), rank = ranks > 1 ? spec->rank : 0;
+    const int64_t ranks = data_ranks_of(engine->plan);
+    const int64_t rank = sw_plan_job_rank(engine->plan) / sw_plan_tensor_ranks(engine->plan);
     if (context->input.kind != SW_STEP_TRAIN)
         return 0;
     return (uint64_t)(((context->input.step - 1) * ranks + rank) * spec->micro_batches + micro + 1);
+}
+
+/* Returns this rank's rows of a piece with those of all ranks of an expert group, if the unit has its experts there. */
+static void *sent_rows_of(const struct sw_engine *engine, int64_t unit, void *piece) {
+    const struct sw_plan *plan = engine->plan;
+    if (piece == NULL || !sw_plan_shares_experts(plan, unit))
+        return piece;
+    return (char *)piece + sw_plan_rows_of(plan, sw_plan_group_rank(plan)).first_grain * sw_plan_row_bytes(plan);
 }
 
 static sw_status run_unit(const struct op_run *run) {
@@ -54,6 +68,7 @@ static sw_status run_unit(const struct op_run *run) {
     const struct step_context *context = run->context;
     const struct sw_unit_ops *ops = &engine->spec.ops;
     void *in = sw_engine_operand(engine, op, SW_ROLE_INPUT), *grad = sw_engine_operand(engine, op, SW_ROLE_OUTPUT_GRAD);
+    void *norm_grad = sw_engine_operand(engine, op, SW_ROLE_NORM_GRAD);
     const struct sw_unit_call call = {
         .stream = run->lane->stream,
         .unit = op->unit,
@@ -74,7 +89,7 @@ static sw_status run_unit(const struct op_run *run) {
         .recompute = engine->plan->recompute[op->unit],
         .grad = grad,
         .own_grad = own_rows_of(engine, grad),
-        .norm_grad = sw_engine_operand(engine, op, SW_ROLE_NORM_GRAD),
+        .norm_grad = op->kind == SW_OP_BACKWARD ? sent_rows_of(engine, op->unit, norm_grad) : norm_grad,
         .product_grad = sw_engine_operand(engine, op, SW_ROLE_PRODUCT_GRAD),
         .softmax = sw_engine_operand(engine, op, SW_ROLE_SOFTMAX),
         .own_rows = sw_plan_rows_of(engine->plan, engine->plan->spec.tensor.rank),
@@ -82,8 +97,8 @@ static sw_status run_unit(const struct op_run *run) {
         .table_acc = sw_engine_operand(engine, op, SW_ROLE_TABLE_ACC),
         .work = sw_engine_operand(engine, op, SW_ROLE_WORK),
         .loss_scale = (float)(engine->loss_scale.scale / (double)sw_max_i64(1, context->input.loss_tokens)),
-        .micro_scale = engine->loss_scale.scale /
-                       (double)(engine->plan->spec.micro_batches * sw_max_i64(1, engine->plan->spec.ranks)),
+        .micro_scale =
+            engine->loss_scale.scale / (double)(engine->plan->spec.micro_batches * data_ranks_of(engine->plan)),
         .loss = &context->loss[op->micro * sw_plan_losses(engine->plan)],
         .tally = context->input.kind == SW_STEP_TRAIN && engine->plan->spec.tally > 0 ? context->tally : NULL,
         .row = context->input.row,
@@ -95,7 +110,13 @@ static sw_status run_unit(const struct op_run *run) {
     };
     switch (op->kind) {
     case SW_OP_FORWARD: return ops->forward(ops->context, &call);
-    case SW_OP_BACKWARD: return run_backward(ops, &call);
+    case SW_OP_SEND_ROWS: return ops->send(ops->context, &call);
+    case SW_OP_FORWARD_EXPERTS: return ops->experts_forward(ops->context, &call);
+    case SW_OP_RECALL_ROWS: return ops->recall(ops->context, &call);
+    case SW_OP_BACKWARD_EXPERTS: return ops->experts_backward(ops->context, &call);
+    case SW_OP_BACKWARD:
+        return sw_plan_shares_experts(engine->plan, op->unit) ? ops->backward(ops->context, &call)
+                                                              : run_backward(ops, &call);
     case SW_OP_BACKWARD_LAST: return ops->last_product(ops->context, &call);
     case SW_OP_BACKWARD_FIRST: return ops->first_product(ops->context, &call);
     case SW_OP_FORWARD_BACKWARD_HEAD: return ops->head(ops->context, &call);
@@ -492,12 +513,12 @@ static void note_sums(struct sw_engine *engine, const struct sw_op *op, double *
 /* Takes the square sums of a rank's shards from its summary. The ranks of a tensor group come one after the other: the
  * first sets the sum of a grain and the others add theirs, but for grains that are the same on all of them. */
 static void take_sums(struct sw_engine *engine, const struct sw_op *op, int job_rank, const double *record) {
-    const int tensor_ranks = sw_plan_tensor_ranks(engine->plan);
-    const bool adds = job_rank % tensor_ranks > 0;
+    const int group_ranks = sw_plan_group_ranks(engine->plan);
+    const bool adds = job_rank % group_ranks > 0;
     const struct sw_access *of_unit = NULL;
     while ((of_unit = sw_engine_next_operand(engine, op, SW_ROLE_SQUARE_SUMS, of_unit)) != NULL) {
         const struct sw_unit *unit = &engine->plan->spec.units->unit[of_unit->first_index];
-        const struct sw_span at = sw_plan_shard_of(engine->plan, of_unit->first_index, job_rank / tensor_ranks);
+        const struct sw_span at = sw_plan_shard_of(engine->plan, of_unit->first_index, job_rank / group_ranks);
         double *sums = (double *)sw_engine_address(engine, of_unit) + at.first_grain -
                        sw_plan_trained(engine->plan, of_unit->first_index).first_grain;
         for (int64_t g = 0; g < at.grains; g++)
@@ -566,8 +587,8 @@ static void *rows_apart(const struct sw_engine *engine, const struct sw_op *op) 
 /* Returns where each rank's rows begin, in `scale` for each row; a pass of fewer tokens than a micro-batch has has
  * fewer rows. Valid until the next call. */
 static const int64_t *row_bounds(struct sw_engine *engine, int64_t pass_tokens, int64_t scale) {
-    const int ranks = sw_plan_tensor_ranks(engine->plan);
-    const int64_t rows = pass_tokens > 0 ? pass_tokens : engine->plan->spec.tensor.rows;
+    const int ranks = sw_plan_group_ranks(engine->plan);
+    const int64_t rows = pass_tokens > 0 ? pass_tokens : sw_plan_group_rows(engine->plan);
     int64_t *bounds = engine->bounds;
     bounds[0] = 0;
     for (int rank = 0; rank < ranks; rank++)
@@ -585,7 +606,7 @@ static sw_status reduce_in_group(const struct op_run *run, void *data, const int
         .index = op->unit,
         .from = data,
         .bounds = bounds,
-        .to = apart != NULL ? apart : (char *)data + bounds[engine->plan->spec.tensor.rank] * sw_dtype_bytes(type),
+        .to = apart != NULL ? apart : (char *)data + bounds[sw_plan_group_rank(engine->plan)] * sw_dtype_bytes(type),
         .type = type,
         .to_type = type,
         .scope = SW_SCOPE_TENSOR,
@@ -614,7 +635,7 @@ static sw_status run_sum_replicated(const struct op_run *run) {
     struct sw_engine *engine = run->engine;
     const struct sw_op *op = run->op;
     const struct sw_plan *plan = engine->plan;
-    const int ranks = sw_plan_tensor_ranks(plan);
+    const int ranks = sw_plan_group_ranks(plan);
     const struct sw_unit *unit = &plan->spec.units->unit[op->unit];
     float *acc = (float *)piece_of(engine, op) + (unit->replicated_grain - unit->trained_grain) * SW_GRAIN_ELEMS;
     int64_t *bounds = engine->bounds;
@@ -653,6 +674,10 @@ static const run_function run_of[SW_OP_KINDS] = {
     [SW_OP_UPLOAD_TOKENS] = run_tokens,
     [SW_OP_FORWARD] = run_unit,
     [SW_OP_FORWARD_NORM] = run_unit,
+    [SW_OP_SEND_ROWS] = run_unit,
+    [SW_OP_FORWARD_EXPERTS] = run_unit,
+    [SW_OP_RECALL_ROWS] = run_unit,
+    [SW_OP_BACKWARD_EXPERTS] = run_unit,
     [SW_OP_HEAD_LOGITS] = run_unit,
     [SW_OP_COMPUTE_LOSS] = run_unit,
     [SW_OP_COMPUTE_LOGITS] = run_unit,

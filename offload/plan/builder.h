@@ -217,6 +217,14 @@ struct sw_operand sw_build_forward_norm(struct sw_builder *b, const struct sw_no
 struct sw_operand sw_build_gather_grad(struct sw_builder *b, int64_t unit, int64_t micro, struct sw_operand rows);
 /* Adds to the last op that it reads a unit's normalised input. */
 void sw_build_read_normed(struct sw_builder *b, int64_t unit, int64_t micro, struct sw_operand normed);
+/* In an expert group: adds to the last op that it writes the rows that this rank sends, and returns where; gathers
+ * those of all ranks; adds up the ranks' parts of all outputs, each rank its rows, into a unit's output; and gathers
+ * the gradients at the outputs of all ranks, whose version is SW_VERSION_WHOLE. */
+struct sw_operand sw_build_write_sent(struct sw_builder *b, int64_t unit, int64_t micro);
+void sw_build_gather_sent(struct sw_builder *b, int64_t unit, int64_t micro, struct sw_operand sent);
+void sw_build_sum_parts(struct sw_builder *b, int64_t unit, int64_t micro, struct sw_operand parts,
+                        struct sw_operand out);
+struct sw_operand sw_build_gather_grads(struct sw_builder *b, int64_t unit, int64_t micro, struct sw_operand own);
 /* Returns this rank's rows of a piece, and their bytes. */
 struct sw_operand sw_build_own_rows(const struct sw_builder *b, struct sw_operand at);
 int64_t sw_build_own_rows_bytes(const struct sw_builder *b);

@@ -322,12 +322,17 @@ static int64_t largest_output(const struct sw_plan_spec *spec) {
 }
 
 /* Adds the rings of what a tensor group exchanges, and what its backward ops leave for each other. piece_bytes: of all
- * rows of a micro-batch. No more micro-batches are normalised ahead than a group has. */
+ * rows of a micro-batch. No more micro-batches are normalised ahead than a group has. An expert group has one of each.
+ */
 static void lay_tensor_rings(struct layout *layout, int64_t piece_bytes) {
     const struct sw_plan *plan = layout->plan;
     const int tensor_ranks = sw_plan_tensor_ranks(plan);
     const bool group = tensor_ranks > 1, sequence = sw_plan_is_sequence_parallel(plan);
-    const int64_t micros = sw_plan_group(plan);
+    const int64_t micros = sw_plan_group(plan), experts_bytes = plan->spec.experts.ranks * piece_bytes;
+    const bool experts = plan->spec.experts.ranks > 1;
+    add_if(layout, experts, SLOT_WHOLE_GRAD, experts_bytes, 1);
+    add_if(layout, experts, SLOT_NORMED, experts_bytes, 1);
+    add_if(layout, experts, SLOT_NORM_GRAD, experts_bytes, 1);
     add_if(layout, plan->spec.train && sequence, SLOT_WHOLE_GRAD, piece_bytes, sw_min_i64(TENSOR_PIECES, micros));
     add_if(layout, sequence, SLOT_NORMED, piece_bytes, sw_min_i64(NORMED_PIECES, micros));
     add_if(layout, group && plan->spec.train, SLOT_NORM_GRAD, piece_bytes, TENSOR_PIECES);

@@ -29,12 +29,16 @@ typedef enum __attribute__((packed)) {
     SW_OP_UPLOAD_TOKENS,    /* copies the step's inputs and targets to the device */
     SW_OP_FORWARD,          /* runs a unit's forward pass of one micro-batch */
     SW_OP_FORWARD_NORM,     /* runs a unit's norm for the rows of this rank, before the forward or the backward pass */
+    SW_OP_SEND_ROWS,        /* runs a block's forward pass up to the rows that an expert group gives to its experts */
+    SW_OP_FORWARD_EXPERTS,  /* runs this rank's experts of a block for the rows of all ranks of the group */
     SW_OP_HEAD_LOGITS,      /* runs the head's part of the logits of one micro-batch, up to its part of the softmax */
     SW_OP_COMPUTE_LOSS,     /* runs the head's forward pass of one micro-batch, for an evaluation */
     SW_OP_COMPUTE_LOGITS,   /* runs the head's forward pass of one row, for inference */
     SW_OP_ZERO_ACCUMULATOR, /* sets a unit's gradient accumulator, or this rank's shard of it, to zero */
     SW_OP_FORWARD_BACKWARD_HEAD, /* runs the head's forward and backward pass of one micro-batch, fused */
     SW_OP_BACKWARD,              /* recomputes what the forward pass did not keep, then runs a unit's backward pass */
+    SW_OP_RECALL_ROWS,           /* recomputes as SW_OP_BACKWARD, and sends the rows that went to experts again */
+    SW_OP_BACKWARD_EXPERTS,      /* runs this rank's experts of a block backward for the rows of all ranks */
     SW_OP_BACKWARD_LAST,         /* computes the gradients of the weights and bias of a block's last product */
     SW_OP_BACKWARD_FIRST,        /* computes the gradients of the weights and bias of a block's first product */
     SW_OP_BACKWARD_NORM,         /* runs the backward pass of a unit's norm for the rows of this rank */

@@ -256,6 +256,33 @@ static void schedule_norm(struct sw_builder *b, const struct sw_group *group, in
                    .unit = unit, .micro = group->first + within, .input = group->at[within], .weights = weights});
 }
 
+/* Writes down the forward pass of one micro-batch of a block whose experts a group shares out: up to the rows that go
+ * to experts, the experts of this rank for the rows of all ranks, and the sums of what the ranks' experts made of each.
+ */
+static void emit_shared_forward(struct sw_builder *b, const struct sw_group *group, int64_t unit, int64_t within,
+                                int32_t weights, struct sw_operand out) {
+    const int64_t micro = group->first + within;
+    sw_build_op(b, SW_OP_SEND_ROWS, unit, micro);
+    sw_build_read_weights(b, unit, weights);
+    sw_build_read_tokens(b, micro);
+    sw_build_read(b, group->at[within], sw_build_output_of(unit - 1, micro));
+    const struct sw_operand sent = sw_build_write_sent(b, unit, micro);
+    touch_intermediates(b, unit, within, micro, SW_RECOMPUTE_UNIT);
+    sw_build_touch_work(b);
+    sw_build_gather_sent(b, unit, micro, sent);
+    const struct sw_operand parts = sw_build_parts(b);
+    struct sw_what part = sw_build_output_of(unit, micro);
+    part.version = SW_VERSION_LOCAL;
+    struct sw_op *op = sw_build_op(b, SW_OP_FORWARD_EXPERTS, unit, micro);
+    op->flops = sw_build_forward_flops(b, unit);
+    sw_build_read_weights(b, unit, weights);
+    sw_build_read_normed(b, unit, micro, sent);
+    touch_intermediates(b, unit, within, micro, SW_RECOMPUTE_NOTHING);
+    sw_build_write(b, parts, part);
+    sw_build_touch_work(b);
+    sw_build_sum_parts(b, unit, micro, parts, out);
+}
+
 /* The norm of each micro-batch comes ahead of the forward pass of the one before, so that the group's exchange hides
  * there. */
 void sw_build_forward(struct sw_builder *b, struct sw_group *group, int64_t unit) {
@@ -271,6 +298,13 @@ void sw_build_forward(struct sw_builder *b, struct sw_group *group, int64_t unit
         const int64_t micro = group->first + w;
         const struct sw_operand out = output_place(b, unit, w), parts = sequence ? sw_build_parts(b) : out;
         const struct sw_operand rows = weights < 0 ? sw_build_rows(b, micro) : (struct sw_operand){.slot = -1};
+        if (sw_plan_shares_experts(b->plan, unit)) {
+            emit_shared_forward(b, group, unit, w, weights, out);
+            group->at[w] = out;
+            if (group->train)
+                emit_keep(b, unit, w, micro, out);
+            continue;
+        }
         struct sw_op *op = sw_build_op(b, SW_OP_FORWARD, unit, micro);
         op->flops = sw_build_forward_flops(b, unit);
         if (weights < 0)
@@ -477,6 +511,46 @@ static void emit_behind(struct sw_builder *b, const struct sw_group *group, int6
         sw_build_backward_norm(b, norm);
 }
 
+/* Writes down the backward pass of one micro-batch of a block whose experts a group shares out, in the order of its
+ * forward pass reversed. */
+static void emit_shared_backward(struct sw_builder *b, const struct sw_group *group, int64_t unit, int64_t within,
+                                 int32_t weights, struct sw_accumulator *acc) {
+    const int64_t micro = group->first + within, kept = sw_plan_backward_input(b->plan, unit);
+    const struct sw_operand grad = {.slot = b->index->slot[SLOT_OUTPUT_GRAD], .piece = within};
+    const struct sw_operand input = emit_recall(b, kept, within, micro);
+    const struct sw_operand grads = sw_build_gather_grads(b, unit, micro, grad);
+    sw_build_op(b, SW_OP_RECALL_ROWS, unit, micro);
+    sw_build_read_weights(b, unit, weights);
+    sw_build_read_tokens(b, micro);
+    sw_build_read(b, input, sw_build_output_of(kept - 1, micro));
+    touch_intermediates(b, unit, within, micro, b->plan->recompute[unit]);
+    const struct sw_operand sent = sw_build_write_sent(b, unit, micro);
+    sw_build_touch_work(b);
+    sw_build_gather_sent(b, unit, micro, sent);
+    sw_build_op(b, SW_OP_BACKWARD_EXPERTS, unit, micro);
+    sw_build_read_weights(b, unit, weights);
+    sw_build_read_normed(b, unit, micro, sent);
+    sw_build_read(b, grads, (struct sw_what){SW_CONTENT_BLOCK_OUTPUT_GRAD, unit, micro, SW_VERSION_WHOLE, 0, 0});
+    struct sw_norm_work norm = {.unit = unit, .micro = micro};
+    norm.norm_grad = sw_build_write_norm_grad(b, unit, micro);
+    if (sw_plan_trains(b->plan, unit))
+        sw_build_accumulate(b, unit, acc);
+    sw_build_touch_work(b);
+    sw_build_reduce_norm_grad(b, &norm);
+    struct sw_op *op = sw_build_op(b, SW_OP_BACKWARD, unit, micro);
+    op->flops = SW_BACKWARD_FLOPS * sw_build_forward_flops(b, unit) - (float)b->plan->spec.cost[unit].frozen_flops;
+    sw_build_read_tokens(b, micro);
+    sw_build_read_weights(b, unit, weights);
+    sw_build_read(b, input, sw_build_output_of(kept - 1, micro));
+    touch_intermediates(b, unit, within, micro, SW_RECOMPUTE_NOTHING);
+    read_output_grad(b, unit, micro, grad);
+    sw_build_read(b, norm.norm_grad, (struct sw_what){SW_CONTENT_NORM_GRAD, unit, micro, SW_VERSION_OWN, 0, 0});
+    sw_build_write(b, grad, (struct sw_what){SW_CONTENT_BLOCK_OUTPUT_GRAD, unit - 1, micro, 0, 0, 0});
+    if (sw_plan_trains(b->plan, unit))
+        sw_build_accumulate(b, unit, acc);
+    sw_build_touch_work(b);
+}
+
 /* The norm of one micro-batch comes behind the backward op of the next, so that the group's exchange hides there. With
  * sequence parallelism what one needs is gathered ahead of the backward op of the one before, and the first gradient of
  * the unit before ahead of what ranks exchange of this unit's gradients; *whole_grad is where that is, slot -1 for
@@ -488,6 +562,10 @@ static void emit_unit_backward(struct sw_builder *b, const struct sw_group *grou
     struct sw_norm_work norm[2] = {{0}, {0}};
     struct recalled recalled[2];
     for (int64_t w = 0; w < group->count; w++) {
+        if (sw_plan_shares_experts(b->plan, unit)) {
+            emit_shared_backward(b, group, unit, w, weights, acc);
+            continue;
+        }
         if (w == 0 || !ahead)
             recalled[w % 2] = recall(b, group, unit, w, weights, whole_grad);
         if (ahead && w + 1 < group->count)

@@ -184,6 +184,15 @@ struct sw_plan_tensor {
     bool sequence;
 };
 
+/* The expert group of a rank (Lepikhin et al., arXiv 2006.16668): ranks that share out the experts of each block, each
+ * with micro-batches of its own. Everything else is on every rank, and the group adds up its gradients. The rows that
+ * go to experts are gathered, and what the ranks' experts make of them is reduced to each rank's rows. */
+struct sw_plan_experts {
+    int ranks, rank; /* 0 or 1 ranks: there is no group. Not together with a tensor group */
+    int node_ranks;  /* the fewest ranks that the group has on a node; 0: all of it is on one node */
+    int64_t rows;    /* of each rank's micro-batch */
+};
+
 /* By how much the budgets are too small for the placement that comes nearest to them. */
 struct sw_plan_lack {
     int short_budgets;     /* budgets that are too small: 1 or 2 */
@@ -217,7 +226,8 @@ struct sw_plan_spec {
     /* A job with groups has ranks · tensor.ranks ranks, those of a group neighbours. They train everything
      * or nothing, and quantize nothing. */
     struct sw_plan_tensor tensor;
-    int zero; /* ZeRO stage, SW_ZERO_*; without training SW_ZERO_NONE */
+    struct sw_plan_experts experts; /* a job with such groups has ranks · experts.ranks ranks */
+    int zero;                       /* ZeRO stage, SW_ZERO_*; without training SW_ZERO_NONE */
     /* How ranks exchange weights and gradients (core/quant.h); SW_QUANT_NONE: in the compute type. Weights are only
      * quantized in stage 3, gradients from stage 1 on. A rank alone quantizes nothing. */
     sw_quant gather, reduce;
@@ -368,7 +378,14 @@ int64_t sw_plan_input_pages(const struct sw_plan *plan, int64_t unit);
 int sw_plan_tensor_ranks(const struct sw_plan *plan);
 int sw_plan_job_ranks(const struct sw_plan *plan);
 int sw_plan_job_rank(const struct sw_plan *plan);
-/* Returns the rows of a micro-batch that a rank of the tensor group reduces and gathers. */
+/* Returns the ranks of a group of either kind, at least 1, and this one's number in it. */
+int sw_plan_group_ranks(const struct sw_plan *plan);
+int sw_plan_group_rank(const struct sw_plan *plan);
+/* Tells whether ranks share out the experts of a unit. */
+bool sw_plan_shares_experts(const struct sw_plan *plan, int64_t unit);
+/* Returns the rows that the ranks of a group exchange: those of a micro-batch, or of a micro-batch of each rank. */
+int64_t sw_plan_group_rows(const struct sw_plan *plan);
+/* Returns the rows of these that a rank of the group reduces and gathers. */
 struct sw_span sw_plan_rows_of(const struct sw_plan *plan, int tensor_rank);
 /* Returns the elements of a unit that every rank of a tensor group has, at the unit's end, and those of them that a
  * rank adds up, counted from the first of them. */

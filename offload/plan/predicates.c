@@ -13,16 +13,33 @@ int sw_plan_tensor_ranks(const struct sw_plan *plan) {
     return plan->spec.tensor.ranks > 1 ? plan->spec.tensor.ranks : 1;
 }
 
+int sw_plan_group_ranks(const struct sw_plan *plan) {
+    return plan->spec.experts.ranks > 1 ? plan->spec.experts.ranks : sw_plan_tensor_ranks(plan);
+}
+
+int sw_plan_group_rank(const struct sw_plan *plan) {
+    return plan->spec.experts.ranks > 1 ? plan->spec.experts.rank : plan->spec.tensor.rank;
+}
+
+bool sw_plan_shares_experts(const struct sw_plan *plan, int64_t unit) {
+    return plan->spec.experts.ranks > 1 && unit > 0 && unit + 1 < plan->spec.units->count;
+}
+
+int64_t sw_plan_group_rows(const struct sw_plan *plan) {
+    const struct sw_plan_experts *experts = &plan->spec.experts;
+    return experts->ranks > 1 ? experts->ranks * experts->rows : plan->spec.tensor.rows;
+}
+
 int sw_plan_job_ranks(const struct sw_plan *plan) {
-    return sw_plan_ranks(plan) * sw_plan_tensor_ranks(plan);
+    return sw_plan_ranks(plan) * sw_plan_group_ranks(plan);
 }
 
 int sw_plan_job_rank(const struct sw_plan *plan) {
-    return plan->spec.rank * sw_plan_tensor_ranks(plan) + plan->spec.tensor.rank;
+    return plan->spec.rank * sw_plan_group_ranks(plan) + sw_plan_group_rank(plan);
 }
 
 struct sw_span sw_plan_rows_of(const struct sw_plan *plan, int tensor_rank) {
-    return sw_shard(plan->spec.tensor.rows, sw_plan_tensor_ranks(plan), tensor_rank);
+    return sw_shard(sw_plan_group_rows(plan), sw_plan_group_ranks(plan), tensor_rank);
 }
 
 bool sw_plan_passes_back(const struct sw_plan *plan, int64_t unit) {
@@ -209,7 +226,8 @@ bool sw_plan_recalls_normed(const struct sw_plan *plan, int64_t unit) {
 }
 
 int64_t sw_plan_row_bytes(const struct sw_plan *plan) {
-    return plan->spec.cost[0].output_bytes / plan->spec.tensor.rows;
+    return plan->spec.cost[0].output_bytes /
+           (plan->spec.experts.ranks > 1 ? plan->spec.experts.rows : plan->spec.tensor.rows);
 }
 
 int64_t sw_plan_input_bytes(const struct sw_plan *plan, int64_t unit) {
@@ -555,7 +573,7 @@ int64_t sw_plan_replicated_elems(const struct sw_plan *plan, int64_t unit) {
 }
 
 struct sw_span sw_plan_replicated_of(const struct sw_plan *plan, int64_t unit, int tensor_rank) {
-    return sw_shard(sw_plan_replicated_elems(plan, unit), sw_plan_tensor_ranks(plan), tensor_rank);
+    return sw_shard(sw_plan_replicated_elems(plan, unit), sw_plan_group_ranks(plan), tensor_rank);
 }
 
 struct sw_span sw_plan_secondary_of(const struct sw_plan *plan, int64_t unit, int number) {
@@ -653,8 +671,8 @@ struct among {
 };
 
 static struct among among_of(const struct sw_plan *plan, const struct sw_op *op) {
-    const struct sw_plan_tensor *tensor = &plan->spec.tensor;
-    const struct among group = {sw_plan_tensor_ranks(plan), tensor->rank, tensor->node_ranks};
+    const int group_node = plan->spec.experts.ranks > 1 ? plan->spec.experts.node_ranks : plan->spec.tensor.node_ranks;
+    const struct among group = {sw_plan_group_ranks(plan), sw_plan_group_rank(plan), group_node};
     const struct among data = {sw_plan_ranks(plan), plan->spec.rank, plan->spec.node_ranks};
     switch (sw_ops[op->kind].among) {
     case SW_AMONG_GROUP: return group;

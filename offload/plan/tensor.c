@@ -15,13 +15,16 @@ bool sw_build_norm_is_apart(const struct sw_builder *b, int64_t unit) {
 
 int sw_build_adds(const struct sw_builder *b, int64_t unit) {
     enum { WITH_NORM = 2, SPLIT = 4 }; /* the norm, and the first and the last product of a block, add apart */
+    enum { WITH_EXPERTS = 2 };
+    if (sw_plan_shares_experts(b->plan, unit))
+        return WITH_EXPERTS;
     if (unit == 0 || !sw_build_norm_is_apart(b, unit))
         return 1;
     return sw_plan_splits_backward(b->plan, unit) ? SPLIT : WITH_NORM;
 }
 
 static int64_t own_rows(const struct sw_builder *b) {
-    return sw_plan_rows_of(b->plan, b->plan->spec.tensor.rank).grains;
+    return sw_plan_rows_of(b->plan, sw_plan_group_rank(b->plan)).grains;
 }
 
 /* A piece in exchange. */
@@ -49,7 +52,7 @@ static struct sw_op *exchange(struct sw_builder *b, sw_op_kind kind, const struc
 static void reduce(struct sw_builder *b, struct shared piece) {
     piece.what.version = SW_VERSION_OWN;
     exchange(b, SW_OP_REDUCE_TENSOR, &piece, SW_VERSION_LOCAL)->bytes =
-        (b->plan->spec.tensor.rows - own_rows(b)) * sw_plan_row_bytes(b->plan);
+        (sw_plan_group_rows(b->plan) - own_rows(b)) * sw_plan_row_bytes(b->plan);
 }
 
 static void gather(struct sw_builder *b, struct shared piece) {
@@ -110,6 +113,31 @@ struct sw_operand sw_build_gather_grad(struct sw_builder *b, int64_t unit, int64
 
 void sw_build_read_normed(struct sw_builder *b, int64_t unit, int64_t micro, struct sw_operand normed) {
     sw_build_read(b, normed, normed_of(unit, micro, 0));
+}
+
+struct sw_operand sw_build_write_sent(struct sw_builder *b, int64_t unit, int64_t micro) {
+    const struct sw_operand at = sw_build_ring(b, SLOT_NORMED);
+    sw_build_write(b, at, normed_of(unit, micro, SW_VERSION_OWN));
+    return at;
+}
+
+void sw_build_gather_sent(struct sw_builder *b, int64_t unit, int64_t micro, struct sw_operand sent) {
+    gather(b, (struct shared){.at = sent, .rows = in_place, .what = normed_of(unit, micro, 0), .unit = unit});
+}
+
+void sw_build_sum_parts(struct sw_builder *b, int64_t unit, int64_t micro, struct sw_operand parts,
+                        struct sw_operand out) {
+    const struct shared piece = {.at = parts, .rows = out, .what = sw_build_output_of(unit, micro), .unit = unit};
+    exchange(b, SW_OP_REDUCE_TENSOR, &piece, SW_VERSION_LOCAL)->bytes =
+        (sw_plan_group_rows(b->plan) - own_rows(b)) * sw_plan_row_bytes(b->plan);
+}
+
+struct sw_operand sw_build_gather_grads(struct sw_builder *b, int64_t unit, int64_t micro, struct sw_operand own) {
+    const struct sw_operand to = sw_build_ring(b, SLOT_WHOLE_GRAD);
+    const struct shared piece = {.at = to, .rows = own, .what = grad_of(unit, micro, SW_VERSION_WHOLE), .unit = unit};
+    struct sw_op *op = exchange(b, SW_OP_GATHER_TENSOR, &piece, 0);
+    op->bytes = sw_plan_gathered_bytes(b->plan, op);
+    return to;
 }
 
 struct sw_operand sw_build_own_rows(const struct sw_builder *b, struct sw_operand at) {

@@ -616,9 +616,9 @@ void sw_build_accumulate(struct sw_builder *b, int64_t unit, struct sw_accumulat
 /* Adds up what the ranks of a tensor group have of the gradients of replicated tensors, of which each has its rows' or
  * its heads' part, before anything else becomes of them: afterwards all ranks have the same. */
 static void sum_replicated(struct sw_builder *b, int64_t unit, struct sw_accumulator *acc) {
-    const struct sw_span own = sw_plan_replicated_of(b->plan, unit, b->plan->spec.tensor.rank);
+    const struct sw_span own = sw_plan_replicated_of(b->plan, unit, sw_plan_group_rank(b->plan));
     const int64_t elems = sw_plan_replicated_elems(b->plan, unit);
-    if (sw_plan_tensor_ranks(b->plan) == 1 || elems == 0)
+    if (sw_plan_group_ranks(b->plan) == 1 || elems == 0)
         return;
     struct sw_op *op = sw_build_op(b, SW_OP_SUM_REPLICATED, unit, -1);
     op->bytes = (elems - own.grains) * (int64_t)sizeof(float) + sw_plan_gathered_bytes(b->plan, op);

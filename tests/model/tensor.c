@@ -254,8 +254,8 @@ static void check_layout(const struct sw_unit *first, const struct sw_unit *unit
     }
 }
 
-static void check_units(const struct sw_model_config *config, int ranks, int64_t tiles, sw_optimizer_format format,
-                        const struct sw_tuning *tuning) {
+static void check_units(const struct sw_model_config *config, const struct sw_model_group *shape, int64_t tiles,
+                        sw_optimizer_format format, const struct sw_tuning *tuning) {
     struct sw_units *whole = whole_units(config, format, tuning), *first = NULL, *units = NULL;
     float *weights = floats(tensor_elems(whole)), *next = weights;
     const int64_t elems = tensor_elems(whole);
@@ -263,10 +263,11 @@ static void check_units(const struct sw_model_config *config, int ranks, int64_t
     assert_non_null(seen);
     for (int64_t u = 0; u < whole->count; next += whole->unit[u++].elems)
         tensor_fill(config, whole, u, next);
-    support_expect_ok(sw_model_rank_units(config, ranks, 0, tiles, format, tuning, &first), "the units of rank 0");
-    assert_int_equal(first->count, 2 + 2 * tiles * config->layers);
-    for (int t = 0; t < ranks; t++, sw_units_destroy(units)) {
-        support_expect_ok(sw_model_rank_units(config, ranks, t, tiles, format, tuning, &units), "the units of a rank");
+    struct sw_model_group group = *shape;
+    support_expect_ok(sw_model_group_units(config, &group, tiles, format, tuning, &first), "the units of rank 0");
+    assert_int_equal(first->count, 2 + (group.experts ? 1 : 2 * tiles) * config->layers);
+    for (group.rank = 0; group.rank < group.ranks; group.rank++, sw_units_destroy(units)) {
+        support_expect_ok(sw_model_group_units(config, &group, tiles, format, tuning, &units), "the units of a rank");
         assert_int_equal(units->tied, config->tied_embeddings);
         for (int64_t u = 0; u < units->count; u++) {
             const struct sw_unit *unit = &units->unit[u];
@@ -274,7 +275,7 @@ static void check_units(const struct sw_model_config *config, int ranks, int64_t
             check_layout(&first->unit[u], unit);
             tensor_fill(config, units, u, own);
             for (int64_t n = 0; n < unit->tensor_count; n++)
-                mark(whole, weights, &unit->tensor[n], own, t + 1 == ranks, seen);
+                mark(whole, weights, &unit->tensor[n], own, group.rank + 1 == group.ranks, seen);
             free(own);
         }
     }
@@ -294,8 +295,22 @@ static void the_units_of_a_group_have_each_element_once(void **state) {
         for (int n = 0; n < GROUP_SIZES; n++)
             for (int64_t k = 0; k < TILE_COUNTS * SW_OPTIMIZER_FORMATS; k++)
                 if (sw_model_tiles_fit(&cases[i].config, group_sizes[n], tile_counts[k % TILE_COUNTS]))
-                    check_units(&cases[i].config, group_sizes[n], tile_counts[k % TILE_COUNTS],
-                                (sw_optimizer_format)(k / TILE_COUNTS), NULL);
+                    check_units(&cases[i].config, &(struct sw_model_group){.ranks = group_sizes[n]},
+                                tile_counts[k % TILE_COUNTS], (sw_optimizer_format)(k / TILE_COUNTS), NULL);
+}
+
+/* Each rank of an expert group has its experts whole, and all else as the others. */
+static void the_units_of_an_expert_group_have_each_element_once(void **state) {
+    (void)state;
+    for (int i = 0; i < CASES; i++)
+        for (int format = 0; cases[i].config.experts > 0 && format < SW_OPTIMIZER_FORMATS; format++)
+            for (int frozen = 0; frozen < 2; frozen++) {
+                struct sw_model_config config = cases[i].config;
+                const struct sw_tuning tuning = {.freeze = frozen == 1 ? "blocks:0,*.experts.[024].*" : NULL};
+                config.experts = 6;
+                check_units(&config, &(struct sw_model_group){.ranks = 3, .experts = true}, 1,
+                            (sw_optimizer_format)format, &tuning);
+            }
 }
 
 /* The parts of adapters, of which some ranks have replicas, and a frozen base beside them. */
@@ -309,8 +324,8 @@ static void the_adapters_of_a_group_have_each_element_once(void **state) {
         for (int n = 0; n < GROUP_SIZES; n++)
             for (int format = 0; format < SW_OPTIMIZER_FORMATS; format++)
                 if (cases[i % CASES].config.experts == 0 || i / CASES > 1) /* the first two are for dense models */
-                    check_units(&cases[i % CASES].config, group_sizes[n], 1, (sw_optimizer_format)format,
-                                &tunings[i / CASES]);
+                    check_units(&cases[i % CASES].config, &(struct sw_model_group){.ranks = group_sizes[n]}, 1,
+                                (sw_optimizer_format)format, &tunings[i / CASES]);
 }
 
 static void models_that_a_group_does_not_divide_are_refused(void **state) {
@@ -343,6 +358,26 @@ static void models_that_a_group_does_not_divide_are_refused(void **state) {
     config.vocab = 3;
     support_expect_failure(sw_model_rank_units(&config, 4, 0, 1, SW_OPTIMIZER_FP32, NULL, &units), SW_ERR_ARG,
                            "--tensor 4 is more than the 3 rows", "tokens");
+}
+
+static void experts_that_ranks_cannot_share_are_refused(void **state) {
+    (void)state;
+    struct sw_units *units;
+    struct sw_model_config config = cases[CASES - 1].config;
+    struct sw_model_group group = {.ranks = 2, .experts = true};
+    const struct sw_tuning uneven = {.freeze = "*.experts.[02].*"},
+                           lora = {.lora = {.rank = 2, .targets = "attention"}};
+    support_expect_failure(sw_model_group_units(&config, &group, 1, SW_OPTIMIZER_FP32, NULL, &units), SW_ERR_ARG,
+                           "--experts 2 must divide the 5 experts", "experts");
+    config.experts = 6;
+    support_expect_failure(sw_model_group_units(&config, &group, 1, SW_OPTIMIZER_FP32, &uneven, &units),
+                           SW_ERR_UNSUPPORTED, "--experts 2 gives one rank more of the experts", "frozen experts");
+    support_expect_failure(sw_model_group_units(&config, &group, 1, SW_OPTIMIZER_FP32, &lora, &units),
+                           SW_ERR_UNSUPPORTED, "--experts 2 does not work with --lora", "adapters");
+    support_expect_failure(sw_model_group_units(&config, &group, 2, SW_OPTIMIZER_FP32, NULL, &units),
+                           SW_ERR_UNSUPPORTED, "whose blocks have experts", "tiles");
+    support_expect_failure(sw_model_group_units(&cases[2].config, &group, 1, SW_OPTIMIZER_FP32, NULL, &units),
+                           SW_ERR_ARG, "llama has none", "a dense model");
 }
 
 static void tiles_that_a_rank_cannot_have_are_refused(void **state) {
@@ -466,9 +501,11 @@ int main(void) {
         cmocka_unit_test(a_group_computes_what_the_whole_model_does),
         cmocka_unit_test(in_bf16_a_group_rounds_once_more),
         cmocka_unit_test(the_units_of_a_group_have_each_element_once),
+        cmocka_unit_test(the_units_of_an_expert_group_have_each_element_once),
         cmocka_unit_test(the_adapters_of_a_group_have_each_element_once),
         cmocka_unit_test(models_that_a_group_does_not_divide_are_refused),
         cmocka_unit_test(tiles_that_a_rank_cannot_have_are_refused),
+        cmocka_unit_test(experts_that_ranks_cannot_share_are_refused),
     };
     return cmocka_run_group_tests_name("train tensor", tests, NULL, NULL);
 }

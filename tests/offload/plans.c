@@ -265,6 +265,19 @@ void plans_draw_tensor(struct plans_random *random, int most, struct sw_units *u
     draw_group_parts(random, units);
 }
 
+void plans_draw_experts(struct plans_random *random, int most, struct sw_units *units, struct sw_plan_spec *spec) {
+    enum { RESIDUAL_BYTES = 64 };
+    plans_draw_tensor(random, most, units, spec);
+    spec->experts = (struct sw_plan_experts){.ranks = spec->tensor.ranks, .rows = spec->tensor.rows};
+    spec->tensor = (struct sw_plan_tensor){0};
+    for (int64_t u = 1; u + 1 < units->count; u++) {
+        struct sw_unit_cost *cost = &random->cost[u];
+        cost->shares_input = cost->continues = false;
+        cost->output_bytes = random->cost[0].output_bytes;
+        cost->saved_bytes = sw_max_i64(cost->saved_bytes, RESIDUAL_BYTES);
+    }
+}
+
 static void give_up(uint64_t seed, const char *what) {
     fprintf(stderr, "seed %llu: %s: %s\n", (unsigned long long)seed, what, sw_error_message(SW_ERR_BUDGET));
     abort();

@@ -537,6 +537,59 @@ static void try_random_groups(uint64_t seed, int *made) {
     sw_units_destroy(units);
 }
 
+/* The rows that go to experts are gathered forward and backward, and the gradients at what they become; that and the
+ * gradients at the rows are added up. A rank gives each other its own rows, or its part of theirs. */
+static void check_expert_traffic(struct sw_plan *const *plan, uint64_t seed) {
+    const struct sw_plan_spec *spec = &plan[0]->spec;
+    const int n = spec->experts.ranks;
+    const int64_t each = n * (n - 1) * spec->micro_batches * spec->cost[0].output_bytes;
+    const int64_t blocks = spec->units->count - 2, first = sw_max_i64(plan[0]->first_trained, 1);
+    const int64_t back = sw_max_i64(0, blocks + 1 - first);
+    if (given(plan, n, SW_OP_GATHER_TENSOR, SW_CONTENT_NORMED) != each * (blocks + back) ||
+        given(plan, n, SW_OP_REDUCE_TENSOR, SW_CONTENT_BLOCK_OUTPUT) != each * blocks ||
+        given(plan, n, SW_OP_GATHER_TENSOR, SW_CONTENT_BLOCK_OUTPUT_GRAD) != each * back ||
+        given(plan, n, SW_OP_REDUCE_TENSOR, SW_CONTENT_NORM_GRAD) != each * back)
+        fail_msg("seed %llu: an expert group of %d exchanges other bytes than its rows have", (unsigned long long)seed,
+                 n);
+}
+
+/* Plans of all ranks of a job whose groups share out experts fit together in the same ways. */
+static void try_random_experts(uint64_t seed, int *made) {
+    struct plans_random random = {.seed = seed};
+    struct sw_units *units;
+    struct sw_plan *of_number[MOST_RANKS], *of_group[MOST_RANKS];
+    struct sw_plan_spec spec = plans_random_spec(&random, MOST_UNITS, MOST_GRAINS, &units);
+    plans_draw_experts(&random, MOST_RANKS, units, &spec);
+    spec.ranks = (int)plans_draw(&random, 1, MOST_RANKS);
+    spec.zero = (int)plans_draw(&random, SW_ZERO_NONE, SW_ZERO_WEIGHTS);
+    bool fits = true;
+    for (spec.experts.rank = 0; fits && spec.experts.rank < spec.experts.ranks; spec.experts.rank++) {
+        fits = make_plans(&spec, of_number, seed);
+        if (!fits)
+            break;
+        check_plans(of_number, spec.ranks, seed, seed % JUDGED_EVERY == 0);
+        for (int r = 1; r < spec.ranks; r++)
+            sw_plan_destroy(of_number[r]);
+        of_group[spec.experts.rank] = of_number[0];
+    }
+    if (fits) {
+        check_same_order(of_group, spec.experts.ranks, seed);
+        check_same_decisions(of_group, spec.experts.ranks, seed);
+        check_expert_traffic(of_group, seed);
+        release(of_group, spec.experts.ranks);
+        (*made)++;
+    }
+    sw_units_destroy(units);
+}
+
+static void plans_of_expert_groups_fit_together(void **state) {
+    (void)state;
+    int made = 0;
+    for (uint64_t seed = SEED; seed < SEED + MODELS / 8; seed++)
+        try_random_experts(seed, &made);
+    assert_true(made > MODELS / 10);
+}
+
 static void plans_of_groups_fit_together(void **state) {
     (void)state;
     int made = 0;
@@ -561,6 +614,7 @@ static void plans_of_ranks_fit_together(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(plans_of_ranks_fit_together),
-                                       cmocka_unit_test(plans_of_groups_fit_together)};
+                                       cmocka_unit_test(plans_of_groups_fit_together),
+                                       cmocka_unit_test(plans_of_expert_groups_fit_together)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

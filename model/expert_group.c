@@ -1,0 +1,104 @@
+/* Expert parallelism (Lepikhin et al., arXiv 2006.16668): the ranks of a group share out the experts of each block, and
+ * give each other the rows of their micro-batches.
+ *
+ * All ranks get all rows: the plan gathers the normalised inputs ahead, and behind adds up what the ranks compute, in
+ * the order of ranks. So it moves the same bytes whatever the routing, and needs no counts of rows from the device.
+ * With as many experts for each token as the group has ranks, an exchange of the rows of pairs alone would move as
+ * much.
+ *
+ * A rank computes with the rows of one rank at a time, so its areas are bounded by the pairs of one micro-batch even if
+ * all tokens of all ranks choose one expert. It routes each row as that row's own rank would, because a router is small
+ * beside experts. Routing and results of products are computed again in the backward pass.
+ *
+ * Everything that a rank computes of the backward pass is its experts' part: of the gradient at the weights of a row's
+ * experts, and so of those at the router and at the normalised input, which are linear in it. */
+#include "model/model_private.h"
+
+static int64_t sent_bytes(const struct sw_model *model) {
+    return model->rows * model->config.hidden * sw_dtype_bytes(model->shape.type);
+}
+
+/* Returns the rows of one rank in an area with those of all. */
+static void *rows_of(const struct sw_model *model, const void *area, int rank) {
+    return (char *)(uintptr_t)area + rank * sent_bytes(model);
+}
+
+/* Returns the intermediates of the experts for the rows of one rank, in the work area. */
+static struct saved routed(const struct sw_model *model, const struct sw_unit_call *call) {
+    const struct saved_layout *at = &model->work.routed;
+    return (struct saved){
+        .router_logits = area_at(call->work, at->router_logits),
+        .expert_chosen = area_at(call->work, at->expert_chosen),
+        .expert_weight = area_at(call->work, at->expert_weight),
+        .expert_offset = area_at(call->work, at->expert_offset),
+        .expert_source = area_at(call->work, at->expert_source),
+        .expert_place = area_at(call->work, at->expert_place),
+        .expert_up = area_at(call->work, at->expert_up),
+    };
+}
+
+static sw_status send_rows(const struct sw_model *model, const struct sw_unit_call *call) {
+    return sw_copy_on_device(call->stream, rows_of(model, call->out, model->cut.expert_rank),
+                             sw_saved_of(model, call).norm2_out, sent_bytes(model));
+}
+
+sw_status sw_group_send(struct sw_model *model, const struct sw_unit_call *call) {
+    const struct saved s = sw_saved_of(model, call);
+    SW_TRY(sw_block_fill_attention(model, call, &s));
+    return send_rows(model, call);
+}
+
+sw_status sw_group_recompute(struct sw_model *model, const struct sw_unit_call *call) {
+    const struct saved s = sw_saved_of(model, call);
+    return call->recompute == SW_RECOMPUTE_DERIVED ? sw_block_fill_derived(model, call, &s)
+                                                   : sw_block_fill_attention(model, call, &s);
+}
+
+sw_status sw_group_recall(struct sw_model *model, const struct sw_unit_call *call) {
+    if (call->recompute != SW_RECOMPUTE_NOTHING)
+        SW_TRY(sw_group_recompute(model, call));
+    return send_rows(model, call);
+}
+
+/* Returns the call for the rows of one rank. Only the rank of the rows counts where its router sends them, and has the
+ * gradients of the router's own losses: no other call of them is one of training. */
+static struct sw_unit_call call_for(const struct sw_model *model, const struct sw_unit_call *call, int rank) {
+    struct sw_unit_call rows = *call;
+    if (rank != model->cut.expert_rank)
+        rows.draw = 0;
+    return rows;
+}
+
+/* The residual of a rank's own rows is added by that rank. */
+sw_status sw_group_forward(struct sw_model *model, const struct sw_unit_call *call) {
+    const struct saved s = routed(model, call);
+    for (int rank = 0; rank < model->cut.expert_ranks; rank++) {
+        struct sw_unit_call rows = call_for(model, call, rank);
+        rows.out = rows_of(model, call->out, rank);
+        const void *residual = rank == model->cut.expert_rank ? sw_saved_of(model, call).residual : NULL;
+        SW_TRY(sw_experts_forward(model, &rows, rows_of(model, call->normed, rank), residual, &s));
+    }
+    return SW_OK;
+}
+
+sw_status sw_group_backward(struct sw_model *model, const struct sw_unit_call *call) {
+    const struct saved s = routed(model, call);
+    const int64_t weights_bytes = sw_experts_pairs(model) * (int64_t)sizeof(float);
+    for (int rank = 0; rank < model->cut.expert_ranks; rank++) {
+        struct sw_unit_call rows = call_for(model, call, rank);
+        const void *n = rows_of(model, call->normed, rank);
+        rows.grad = rows_of(model, call->grad, rank);
+        SW_TRY(sw_experts_up(model, &rows, n, &s));
+        /* The weights of other ranks' experts have no gradient here. */
+        SW_TRY(sw_zero(call->stream, area_at(call->work, model->work.expert_weight_grad), weights_bytes));
+        SW_TRY(sw_experts_backward(model, &rows, n, &s, rows_of(model, call->norm_grad, rank)));
+    }
+    return SW_OK;
+}
+
+sw_status sw_group_backward_rest(struct sw_model *model, const struct sw_unit_call *call) {
+    const struct saved s = sw_saved_of(model, call);
+    SW_TRY(
+        sw_copy_on_device(call->stream, area_at(call->work, model->work.narrow), call->norm_grad, sent_bytes(model)));
+    return sw_block_attention_backward(model, call, &s);
+}
