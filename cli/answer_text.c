@@ -45,13 +45,15 @@ static void print_written(const struct sw_answer *a, FILE *to) {
 /* Prints how ranks divide layers and sequences. */
 static void print_groups(const struct sw_settings *s, FILE *to) {
     char groups[SW_COUNT_CHARS];
-    if (sw_settings_tensor_ranks(s) == 1)
+    const bool experts = sw_settings_shares_experts(s);
+    if (sw_settings_part_ranks(s) == 1)
         return;
     fprintf(to, "%*s%-14s ", INDENT, "", "ranks");
-    sw_command_print_to(to, VALUE_COLUMN, VALUE_COLUMN, "%lld: %s of %lld; each rank computes its part of every layer",
+    sw_command_print_to(to, VALUE_COLUMN, VALUE_COLUMN, "%lld: %s of %lld; each rank %s",
                         (long long)sw_settings_ranks(s),
-                        sw_format_count(sw_settings_data_ranks(s), "tensor group", groups),
-                        (long long)sw_settings_tensor_ranks(s));
+                        sw_format_count(sw_settings_state_ranks(s), experts ? "expert group" : "tensor group", groups),
+                        (long long)sw_settings_part_ranks(s),
+                        experts ? "has its part of the experts" : "computes its part of every layer");
 }
 
 void sw_answer_print_plan(const struct sw_answer *answer, FILE *to) {

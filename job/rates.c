@@ -486,7 +486,7 @@ struct sw_node_ranks sw_rates_node_ranks(const struct sw_settings *settings) {
     const int64_t ranks = sw_settings_ranks(settings), node_ranks = sw_settings_node_ranks(settings);
     return (struct sw_node_ranks){.ranks = ranks,
                                   .nodes = node_ranks > 0 ? ranks / node_ranks : 1,
-                                  .tensor_ranks = sw_settings_tensor_ranks(settings),
+                                  .tensor_ranks = sw_settings_part_ranks(settings),
                                   .tensor_node_ranks = sw_settings_tensor_node_ranks(settings),
                                   .data_node_ranks = sw_settings_data_node_ranks(settings)};
 }
@@ -503,20 +503,23 @@ static void describe(const struct sw_rates_target *target, char text[SHAPE_CHARS
     const struct sw_settings *s = target->settings;
     const struct sw_device_info info = sw_devices_info(target->devices);
     struct sw_machine machine = {.cpu = "unknown"};
-    char experts[EXPERTS_CHARS] = "";
+    char experts[EXPERTS_CHARS] = "", among[SW_COUNT_CHARS] = "";
     (void)sw_machine_read(&machine);
     if (c->experts > 0)
         snprintf(experts, sizeof experts, " experts %lld/%lld of %lld in units of %lld", (long long)c->chosen_experts,
                  (long long)c->experts, (long long)c->expert_ffn, (long long)c->expert_group);
-    snprintf(text, SHAPE_CHARS,
-             "%s vocab %lld hidden %lld layers %lld heads %lld/%lld of %lld ffn %lld%s in %lld tiles, micro-batches of "
-             "%lld x %lld, %s, "
-             "%s %s with %d threads, %s%s%s, chunks of %lld grains",
-             c->family, (long long)c->vocab, (long long)c->hidden, (long long)c->layers, (long long)c->heads,
-             (long long)c->kv_heads, (long long)c->head_dim, (long long)c->ffn, experts, (long long)s->tiles,
-             (long long)s->micro_batch, (long long)s->seq, sw_settings_precision_name(s), info.name, info.isa,
-             info.threads, info.model != NULL ? info.model : "", info.model != NULL ? " beside " : "", machine.cpu,
-             (long long)(s->auto_chunk_grains > 0 ? s->auto_chunk_grains : s->chunk_grains));
+    if (sw_settings_shares_experts(s))
+        snprintf(among, sizeof among, " among %lld", (long long)s->experts);
+    snprintf(
+        text, SHAPE_CHARS,
+        "%s vocab %lld hidden %lld layers %lld heads %lld/%lld of %lld ffn %lld%s%s in %lld tiles, micro-batches of "
+        "%lld x %lld, %s, "
+        "%s %s with %d threads, %s%s%s, chunks of %lld grains",
+        c->family, (long long)c->vocab, (long long)c->hidden, (long long)c->layers, (long long)c->heads,
+        (long long)c->kv_heads, (long long)c->head_dim, (long long)c->ffn, experts, among, (long long)s->tiles,
+        (long long)s->micro_batch, (long long)s->seq, sw_settings_precision_name(s), info.name, info.isa, info.threads,
+        info.model != NULL ? info.model : "", info.model != NULL ? " beside " : "", machine.cpu,
+        (long long)(s->auto_chunk_grains > 0 ? s->auto_chunk_grains : s->chunk_grains));
 }
 
 /* One time of struct sw_unit_seconds. The file has an array of each. */

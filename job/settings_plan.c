@@ -29,6 +29,8 @@ struct sw_model_shape sw_settings_shape(const struct sw_settings *settings) {
                                    .tiles = settings->tiles,
                                    .tensor_ranks = (int)sw_settings_tensor_ranks(settings),
                                    .tensor_rank = (int)sw_settings_tensor_rank(settings),
+                                   .expert_ranks = (int)sw_max_i64(1, settings->experts),
+                                   .expert_rank = (int)(settings->rank % sw_max_i64(1, settings->experts)),
                                    .optimizer = sw_settings_optimizer(settings),
                                    .tuning = settings->tuning,
                                    .dpo_beta = settings->dpo ? settings->dpo_beta : 0.0,
@@ -181,7 +183,16 @@ static struct sw_plan_tensor tensor_of(const struct sw_settings *settings, const
                                    .sequence = settings->sequence == SW_SEQUENCE_YES};
 }
 
-/* A data rank, and the ZeRO stage of its plan. */
+static struct sw_plan_experts experts_of(const struct sw_settings *settings, const struct sw_model_bytes *bytes) {
+    if (!sw_settings_shares_experts(settings))
+        return (struct sw_plan_experts){0};
+    return (struct sw_plan_experts){.ranks = (int)sw_settings_part_ranks(settings),
+                                    .rank = (int)sw_settings_part_rank(settings),
+                                    .node_ranks = sw_settings_tensor_node_ranks(settings),
+                                    .rows = bytes->sent};
+}
+
+/* A rank of those that share state, and the ZeRO stage of its plan. */
 struct share {
     int rank, stage;
 };
@@ -192,13 +203,14 @@ static sw_status begin_plan(const struct sw_settings *settings, const struct sw_
     struct sw_plan_spec spec = {
         .lack = out_lack,
         .units = sw_model_get_units(model),
-        .ranks = (int)sw_settings_data_ranks(settings),
+        .ranks = (int)sw_settings_state_ranks(settings),
         .rank = share.rank,
         .tensor = tensor_of(settings, &bytes),
+        .experts = experts_of(settings, &bytes),
         .zero = share.stage,
         .gather = sw_settings_gather(settings),
         .reduce = sw_settings_reduce(settings),
-        .reduce_nodes = sw_settings_tensor_ranks(settings) > 1 ? 0 : sw_settings_reduce_nodes(settings),
+        .reduce_nodes = sw_settings_part_ranks(settings) > 1 ? 0 : sw_settings_reduce_nodes(settings),
         .node_ranks = sw_settings_data_node_ranks(settings),
         .fills_nodes = sw_settings_fills_nodes(settings),
         .grads = (sw_grads_format)settings->grads_state,
@@ -261,7 +273,7 @@ static sw_status choose_stage(const struct sw_settings *settings, const struct s
     *out = open ? SW_ZERO_NONE : (int)settings->zero;
     if (open && sw_settings_gather(settings) != SW_QUANT_NONE)
         *out = SW_ZERO_WEIGHTS;
-    if (!open || sw_settings_data_ranks(settings) == 1 || *out == SW_ZERO_WEIGHTS)
+    if (!open || sw_settings_state_ranks(settings) == 1 || *out == SW_ZERO_WEIGHTS)
         return SW_OK;
     struct sw_plan *plan = NULL;
     const sw_status status = outline_share(settings, model, (struct share){.stage = SW_ZERO_GRADS}, NULL, &plan);
@@ -304,7 +316,7 @@ static sw_status list_variants(const struct sw_settings *settings, const struct 
     *out = (struct variants){.least_s = INFINITY};
     for (int i = 0; i < stage_count; i++) {
         struct sw_plan_spec base;
-        const struct share share = {.rank = (int)sw_settings_data_rank(settings), .stage = stages[i]};
+        const struct share share = {.rank = (int)sw_settings_state_rank(settings), .stage = stages[i]};
         SW_TRY(begin_plan(settings, model, share, NULL, &base));
         out->forms = may_keep_rows(settings, &base) ? 2 : 1;
         for (int form = 0; form < out->forms; form++)
@@ -414,8 +426,8 @@ static sw_status search(const struct sw_settings *settings, const struct sw_mode
 static sw_status make_outline(const struct sw_settings *settings, const struct sw_model *model,
                               const struct pricing *pricing, struct sw_plan_lack *out_lack, struct sw_plan **out) {
     static const int open[] = {SW_ZERO_GRADS, SW_ZERO_WEIGHTS};
-    struct share share = {.rank = (int)sw_settings_data_rank(settings)};
-    if (pricing != NULL && settings->zero == SW_OPTION_AUTO && sw_settings_data_ranks(settings) > 1 &&
+    struct share share = {.rank = (int)sw_settings_state_rank(settings)};
+    if (pricing != NULL && settings->zero == SW_OPTION_AUTO && sw_settings_state_ranks(settings) > 1 &&
         sw_settings_gather(settings) == SW_QUANT_NONE)
         return search(settings, model, open, sizeof open / sizeof open[0], pricing, out);
     SW_TRY(choose_stage(settings, model, &share.stage));

@@ -50,8 +50,9 @@ struct sw_job_change sw_job_same(const struct sw_job *job) {
 
 static bool same_shape(const struct sw_model_shape *a, const struct sw_model_shape *b) {
     return a->type == b->type && a->batch == b->batch && a->seq == b->seq && a->tiles == b->tiles &&
-           a->tensor_ranks == b->tensor_ranks && a->tensor_rank == b->tensor_rank && a->optimizer == b->optimizer &&
-           a->fp8 == b->fp8 && a->dpo_beta == b->dpo_beta && a->micro_batches == b->micro_batches &&
+           a->tensor_ranks == b->tensor_ranks && a->expert_ranks == b->expert_ranks &&
+           a->tensor_rank == b->tensor_rank && a->optimizer == b->optimizer && a->fp8 == b->fp8 &&
+           a->dpo_beta == b->dpo_beta && a->micro_batches == b->micro_batches &&
            a->router_aux_loss == b->router_aux_loss && a->router_z_loss == b->router_z_loss &&
            sw_tuning_same(&a->tuning, &b->tuning);
 }

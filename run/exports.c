@@ -77,8 +77,11 @@ static sw_status make_part(struct sw_gathered_masters *self, int tensor_rank) {
     *part = (struct part){.masters = self, .tensor_rank = tensor_rank, .units = sw_model_get_units(trainer->job.model)};
     if (self->tensor_ranks == 1)
         return SW_OK;
-    SW_TRY(sw_model_rank_units(&trainer->run.config, (int)self->tensor_ranks, tensor_rank, trainer->run.tiles,
-                               part->units->optimizer, &trainer->run.settings.tuning, &part->own));
+    const struct sw_model_group group = {.ranks = (int)self->tensor_ranks,
+                                         .rank = tensor_rank,
+                                         .experts = sw_settings_shares_experts(&trainer->run.settings)};
+    SW_TRY(sw_model_group_units(&trainer->run.config, &group, trainer->run.tiles, part->units->optimizer,
+                                &trainer->run.settings.tuning, &part->own));
     part->units = part->own;
     return SW_OK;
 }
@@ -109,7 +112,7 @@ static sw_status make_parts(struct sw_gathered_masters *self) {
 static sw_status make(struct sw_gathered_masters *self) {
     const struct sw_trainer *trainer = self->trainer;
     self->shared = sw_ranks_count(trainer->ranks) > 1;
-    self->tensor_ranks = sw_settings_tensor_ranks(&trainer->run.settings);
+    self->tensor_ranks = sw_settings_part_ranks(&trainer->run.settings);
     self->records = malloc((size_t)sw_plan_optimizer_bytes(trainer->job.plan, GATHERED_GRAINS));
     self->all = calloc((size_t)sw_ranks_count(trainer->ranks), GATHERED_GRAINS * MASTER_BYTES);
     if (self->records == NULL || self->all == NULL)
@@ -157,7 +160,7 @@ static sw_status read_own(struct sw_gathered_masters *self, const struct request
     const int64_t first = sw_max_i64(request->first, has.first_grain);
     const int64_t end = sw_min_i64(request->first + request->count, has.first_grain + has.grains);
     float *own = part_of(self, sw_ranks_rank(self->trainer->ranks));
-    if (request->tensor_rank != sw_settings_tensor_rank(&self->trainer->run.settings) || first >= end)
+    if (request->tensor_rank != sw_settings_part_rank(&self->trainer->run.settings) || first >= end)
         return SW_OK;
     SW_TRY(sw_engine_read_optimizer(self->trainer->engine, request->unit, first, end - first, self->records));
     for (int64_t g = first; g < end; g++)
@@ -178,7 +181,7 @@ static sw_status exchange(struct sw_gathered_masters *self, const struct request
 /* Returns the rank that holds a grain of a part, among the ranks with this number in their tensor groups. */
 static int64_t owner_of(const struct part *part, int64_t unit, int64_t grain) {
     const struct sw_gathered_masters *self = part->masters;
-    const int sharers = (int)sw_settings_data_ranks(&self->trainer->run.settings);
+    const int sharers = (int)sw_settings_state_ranks(&self->trainer->run.settings);
     const struct sw_unit *of = &part->units->unit[unit];
     const int64_t trained = of->grains - of->trained_grain;
     int sharer = 0;

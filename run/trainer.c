@@ -306,8 +306,9 @@ static sw_status open_model(struct sw_trainer *trainer) {
                                         .seed = (uint64_t)settings->seed,
                                         .expert_group = settings->expert_group,
                                         .tiles = settings->tiles,
-                                        .tensor_ranks = (int)sw_settings_tensor_ranks(settings),
-                                        .tensor_rank = (int)sw_settings_tensor_rank(settings),
+                                        .by_experts = sw_settings_shares_experts(settings),
+                                        .tensor_ranks = (int)sw_settings_part_ranks(settings),
+                                        .tensor_rank = (int)sw_settings_part_rank(settings),
                                         .optimizer = sw_settings_optimizer(settings),
                                         .tuning = &settings->tuning,
                                         .adapter = settings->adapter};
@@ -333,7 +334,7 @@ static sw_status regroup_source(void *context, struct sw_job *job) {
 static sw_status lay_out_whole(struct sw_trainer *trainer) {
     const struct sw_run *run = &trainer->run;
     const struct sw_settings *settings = &run->settings;
-    if (sw_settings_tensor_ranks(settings) == 1 || !sw_tuning_freezes(&settings->tuning))
+    if (sw_settings_part_ranks(settings) == 1 || !sw_tuning_freezes(&settings->tuning))
         return SW_OK;
     return sw_model_units(&run->config, tiles_of(trainer), sw_settings_optimizer(settings), &settings->tuning,
                           &trainer->whole);
@@ -758,7 +759,8 @@ static void keep_rounding(int before, int unnamed, struct sw_settings *settings)
 static void regroup(const struct sw_trainer *trainer, int64_t zero_before, struct sw_settings *settings) {
     const struct sw_run *run = &trainer->run;
     const int64_t tensor_ranks = sw_settings_tensor_ranks(settings), zero = settings->zero;
-    if (run->ranks != sw_ranks_count(trainer->ranks) || run->tensor_ranks != tensor_ranks) {
+    if (run->ranks != sw_ranks_count(trainer->ranks) || run->tensor_ranks != sw_settings_part_ranks(settings) ||
+        run->by_experts != sw_settings_shares_experts(settings)) {
         sw_settings_regroup(settings, run->ranks / run->tensor_ranks);
         settings->zero = zero;
     } else if (zero == SW_OPTION_AUTO && run->ranks == run->tensor_ranks) {
@@ -813,7 +815,7 @@ static sw_status apply_change(const struct change *change, const struct sw_train
     const struct rows_kept rows = leave_rows_open(settings);
     const sw_status status = change->apply != NULL ? change->apply(change->context, settings) : SW_OK;
     if (sw_tensor_is_open(settings))
-        settings->tensor = trainer->run.tensor_ranks;
+        settings->tensor = trainer->run.by_experts ? 1 : trainer->run.tensor_ranks;
     for (int i = 0; i < NUMBERS; i++) {
         named[i] = *number[i];
         *number[i] = before[i];

@@ -18,10 +18,11 @@ struct sw_places {
 /* The rank that a store belongs to. Stores for another number of ranks, another sharding or another format are in
  * folders of other names next to each other. */
 struct sw_store_owner {
-    int64_t rank, ranks;  /* ranks 0: a single rank */
-    int64_t local_rank;   /* number among the ranks of its machine */
-    int64_t tensor_ranks; /* size of tensor groups, whose ranks each have a part of every layer; 0 or 1: no groups */
-    bool whole;           /* every rank has the whole optimizer state (--zero 0) */
+    int64_t rank, ranks;           /* ranks 0: a single rank */
+    int64_t local_rank;            /* number among the ranks of its machine */
+    int64_t tensor_ranks;          /* size of groups, whose ranks each have a part of the state; 0 or 1: no groups */
+    bool by_experts;               /* the groups are those of --experts */
+    bool whole;                    /* every rank has the whole optimizer state (--zero 0) */
     sw_optimizer_format optimizer; /* format of the optimizer state */
 };
 

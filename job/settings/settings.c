@@ -196,6 +196,26 @@ int64_t sw_settings_data_rank(const struct sw_settings *settings) {
     return settings->rank / sw_settings_tensor_ranks(settings);
 }
 
+bool sw_settings_shares_experts(const struct sw_settings *settings) {
+    return settings->experts > 1;
+}
+
+int64_t sw_settings_part_ranks(const struct sw_settings *settings) {
+    return sw_settings_shares_experts(settings) ? settings->experts : sw_settings_tensor_ranks(settings);
+}
+
+int64_t sw_settings_part_rank(const struct sw_settings *settings) {
+    return settings->rank % sw_settings_part_ranks(settings);
+}
+
+int64_t sw_settings_state_ranks(const struct sw_settings *settings) {
+    return sw_settings_ranks(settings) / sw_settings_part_ranks(settings);
+}
+
+int64_t sw_settings_state_rank(const struct sw_settings *settings) {
+    return settings->rank / sw_settings_part_ranks(settings);
+}
+
 static int greatest_divisor(int a, int b) {
     return b == 0 ? a : greatest_divisor(b, a % b);
 }
@@ -204,16 +224,16 @@ static int greatest_divisor(int a, int b) {
  * common divisor. */
 int sw_settings_tensor_node_ranks(const struct sw_settings *settings) {
     const int node = settings->nodes_mixed ? 0 : sw_settings_node_ranks(settings);
-    return node == 0 ? 0 : greatest_divisor((int)sw_settings_tensor_ranks(settings), node);
+    return node == 0 ? 0 : greatest_divisor((int)sw_settings_part_ranks(settings), node);
 }
 
 int sw_settings_data_node_ranks(const struct sw_settings *settings) {
-    const int node = sw_settings_node_ranks(settings), group = (int)sw_settings_tensor_ranks(settings);
+    const int node = sw_settings_node_ranks(settings), group = (int)sw_settings_part_ranks(settings);
     return node == 0 || node >= group ? node / group : 1;
 }
 
 bool sw_settings_fills_nodes(const struct sw_settings *settings) {
-    const int node = sw_settings_node_ranks(settings), group = (int)sw_settings_tensor_ranks(settings);
+    const int node = sw_settings_node_ranks(settings), group = (int)sw_settings_part_ranks(settings);
     return node > 0 && !settings->nodes_mixed && (node % group == 0 || group % node == 0);
 }
 
@@ -222,7 +242,7 @@ int64_t sw_settings_tensor_nodes(const struct sw_settings *settings) {
     const int64_t first = sw_settings_tensor_node_ranks(settings);
     if (first == 0)
         return 0;
-    return 1 + sw_div_up(sw_settings_tensor_ranks(settings) - first, sw_settings_node_ranks(settings));
+    return 1 + sw_div_up(sw_settings_part_ranks(settings) - first, sw_settings_node_ranks(settings));
 }
 
 /* Refuses flags for tensor groups if there are no groups. */
@@ -234,8 +254,27 @@ static sw_status check_without_groups(const struct sw_settings *s) {
                    sequence ? "--sequence-parallel" : "--partition-activations");
 }
 
-/* Refuses flags that --tensor excludes, whatever the number of ranks: each needs a whole layer or a whole gradient on
- * one rank, or has formats and shards of its own. */
+/* Refuses what --experts excludes beside what --tensor does. */
+static sw_status check_experts(const struct sw_settings *s) {
+    const struct {
+        bool given;
+        const char *flag;
+    } flags[] = {
+        {s->tensor > 1 || s->tensor == SW_OPTION_AUTO, "--tensor"},
+        {s->dpo, "--dpo"},
+        {s->tuning.lora.rank > 0 || s->adapter != NULL, "--lora"},
+        {s->tuning.base != SW_BASE_TYPED, "--base-format"},
+        {s->expert_group > 0, "--expert-group"},
+    };
+    for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
+        if (flags[i].given)
+            return sw_fail(SW_ERR_ARG, "%s does not work with --experts %lld; leave one of them out", flags[i].flag,
+                           (long long)s->experts);
+    return SW_OK;
+}
+
+/* Refuses flags that --tensor or --experts excludes, whatever the number of ranks: each needs a whole layer or a whole
+ * gradient on one rank, or has formats and shards of its own. */
 static sw_status settings_check_tensor(const struct sw_settings *s) {
     const struct {
         bool given;
@@ -253,8 +292,12 @@ static sw_status settings_check_tensor(const struct sw_settings *s) {
         return s->rates == NULL ? SW_OK
                                 : sw_fail(SW_ERR_ARG, "--rates has the rates of one model's parts, and --tensor auto "
                                                       "compares several; give --tensor N, or leave --rates out");
+    if (s->experts > 1)
+        SW_TRY(check_experts(s));
     if (sw_settings_tensor_ranks(s) == 1)
-        return check_without_groups(s);
+        SW_TRY(check_without_groups(s));
+    if (sw_settings_part_ranks(s) == 1)
+        return SW_OK;
     if (s->sequence == SW_SEQUENCE_YES && s->partition == SW_PARTITION_NO)
         return sw_fail(SW_ERR_ARG, "--sequence-parallel yes keeps only a rank's own rows, which "
                                    "--partition-activations no excludes; leave one of them out");
@@ -266,39 +309,42 @@ static sw_status settings_check_tensor(const struct sw_settings *s) {
             (long long)s->tiles);
     for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
         if (flags[i].given)
-            return sw_fail(SW_ERR_ARG, "%s does not work with --tensor %lld; leave one of them out%s%s", flags[i].flag,
-                           (long long)s->tensor, flags[i].without != NULL ? ", or give " : "",
+            return sw_fail(SW_ERR_ARG, "%s does not work with %s %lld; leave one of them out%s%s", flags[i].flag,
+                           s->experts > 1 ? "--experts" : "--tensor", (long long)sw_settings_part_ranks(s),
+                           flags[i].without != NULL ? ", or give " : "",
                            flags[i].without != NULL ? flags[i].without : "");
     return SW_OK;
 }
 
 sw_status sw_settings_check_tensor_ranks(const struct sw_settings *s) {
-    const int64_t ranks = sw_settings_ranks(s), group = sw_settings_tensor_ranks(s);
+    const int64_t ranks = sw_settings_ranks(s), group = sw_settings_part_ranks(s);
+    const char *flag = sw_settings_shares_experts(s) ? "--experts" : "--tensor";
     if (ranks % group == 0)
         return SW_OK;
     return sw_fail(SW_ERR_ARG,
-                   "--tensor %lld makes groups of %lld ranks, and this job has %lld; start a multiple of %lld with "
-                   "mpirun -n, plan for one with --ranks, or give another --tensor",
-                   (long long)group, (long long)group, (long long)ranks, (long long)group);
+                   "%s %lld makes groups of %lld ranks, and this job has %lld; start a multiple of %lld with "
+                   "mpirun -n, plan for one with --ranks, or give another %s",
+                   flag, (long long)group, (long long)group, (long long)ranks, (long long)group, flag);
 }
 
 sw_status sw_settings_group_ranks(const struct sw_settings *settings, struct sw_ranks *ranks) {
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_as_usage(sw_settings_check_tensor_ranks(settings))));
     if (sw_ranks_comm(ranks) != NULL)
-        sw_comm_set_tensor_ranks(sw_ranks_comm(ranks), (int)sw_settings_tensor_ranks(settings));
+        sw_comm_set_tensor_ranks(sw_ranks_comm(ranks), (int)sw_settings_part_ranks(settings));
     return SW_OK;
 }
 
 /* The tiles of a rank's part of a tensor are in consecutive units. The tensor counts once. */
 int64_t sw_settings_parameters(const struct sw_settings *settings, const struct sw_units *units) {
     int64_t parameters = 0;
-    if (sw_settings_tensor_ranks(settings) == 1)
+    if (sw_settings_part_ranks(settings) == 1)
         return sw_units_parameters(units);
     for (int64_t u = 0; u < units->count; u++)
         for (int64_t t = 0; t < units->unit[u].tensor_count; t++) {
             const struct sw_tensor *tensor = &units->unit[u].tensor[t];
             if (u == 0 || sw_unit_find(&units->unit[u - 1], tensor->name) == NULL)
-                parameters += sw_tensor_whole_elems(tensor);
+                parameters += sw_tensor_whole_elems(tensor) *
+                              (settings->experts > 1 && !tensor->part.replicated ? settings->experts : 1);
         }
     return parameters;
 }
@@ -441,8 +487,9 @@ struct sw_store_owner sw_settings_owner(const struct sw_settings *settings) {
     return (struct sw_store_owner){.rank = settings->rank,
                                    .ranks = sw_settings_ranks(settings),
                                    .local_rank = settings->local_rank,
-                                   .tensor_ranks = sw_settings_tensor_ranks(settings),
-                                   .whole = sw_settings_data_ranks(settings) > 1 && settings->zero == 0,
+                                   .tensor_ranks = sw_settings_part_ranks(settings),
+                                   .by_experts = sw_settings_shares_experts(settings),
+                                   .whole = sw_settings_state_ranks(settings) > 1 && settings->zero == 0,
                                    .optimizer = sw_settings_optimizer(settings)};
 }
 

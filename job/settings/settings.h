@@ -87,6 +87,7 @@ struct sw_settings {
     int sequence;               /* SW_SEQUENCE_*: whether a tensor group's ranks normalise only their own rows */
     int64_t tensor; /* size of tensor groups, whose ranks divide each layer; 0 or 1: no groups; SW_OPTION_AUTO counts as
                        1 until sw_tensor_choose sets it */
+    int64_t experts; /* size of expert groups, whose ranks share out the experts of each block; 0 or 1: no groups */
     int64_t ranks_per_node;   /* ranks that count as a node; SW_OPTION_AUTO: the ranks of a machine */
     int64_t node_ranks;       /* not a flag: ranks of each node; 0: unknown, or SW_NODES_UNEVEN */
     int64_t node_rank;        /* not a flag: this rank's number within its node */
@@ -157,6 +158,15 @@ int64_t sw_settings_tensor_ranks(const struct sw_settings *settings);
 int64_t sw_settings_tensor_rank(const struct sw_settings *settings);
 int64_t sw_settings_data_ranks(const struct sw_settings *settings);
 int64_t sw_settings_data_rank(const struct sw_settings *settings);
+/* The groups that --tensor or --experts makes, of which a job has one kind: ranks of a group have parts of the state.
+ * Return their size, this rank's number in its group, and the ranks that share the state of one part with this one's
+ * number among them. The ranks of an expert group are data ranks of their own. */
+int64_t sw_settings_part_ranks(const struct sw_settings *settings);
+int64_t sw_settings_part_rank(const struct sw_settings *settings);
+int64_t sw_settings_state_ranks(const struct sw_settings *settings);
+int64_t sw_settings_state_rank(const struct sw_settings *settings);
+/* Tells whether the groups are those of --experts. */
+bool sw_settings_shares_experts(const struct sw_settings *settings);
 /* Return the node topology of tensor groups: the fewest ranks that a group has on one node; the ranks of a node that
  * have the same part of every layer; and the largest number of nodes that a group is on. 0: nodes are unknown. */
 int sw_settings_tensor_node_ranks(const struct sw_settings *settings);

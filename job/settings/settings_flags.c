@@ -280,6 +280,10 @@ static const struct sw_option options[] = {
      .what = "cut each layer into parts for groups of N neighbouring ranks, which compute the same sequences "
              "together; --zero then splits among the ranks with the same part; auto: the N with the shortest "
              "predicted step"},
+    {.name = "--experts", INT(experts), .commands = ALL, .group = RANKS, .initial = "1", .value = "N", .int_min = 1,
+     .int_max = SW_SETTINGS_MOST_RANKS,
+     .what = "share out the experts of each block in groups of N neighbouring ranks, which give each other the rows of "
+             "their sequences; --zero then splits among the ranks with the same experts"},
     {.name = "--partition-activations", CHOICE(partition), .commands = ALL, .group = RANKS, .initial = "auto",
      .choices = "auto|yes|no",
      .what = "with --tensor, each rank keeps only its rows of a layer's input for the backward pass, and the group"
@@ -420,11 +424,11 @@ static sw_status check_plan(const void *target) {
     if (largest && settings->tensor == SW_OPTION_AUTO)
         return sw_fail(SW_ERR_ARG, "--largest plans many models with whole layers, and --tensor auto compares groups; "
                                    "leave out one of them");
-    if (largest && sw_settings_tensor_ranks(settings) > 1)
+    if (largest && sw_settings_part_ranks(settings) > 1)
         return sw_fail(SW_ERR_ARG,
-                       "--largest plans many models, of which --tensor %lld cannot cut all; leave out one of "
-                       "them",
-                       (long long)settings->tensor);
+                       "--largest plans many models, of which %s %lld cannot cut all; leave out one of them",
+                       sw_settings_shares_experts(settings) ? "--experts" : "--tensor",
+                       (long long)sw_settings_part_ranks(settings));
     if (largest && settings->adapter != NULL)
         return sw_fail(SW_ERR_ARG, "--adapter is of one model, and --largest plans many; give --lora RANK instead");
     if (largest && settings->tuning.freeze != NULL)
@@ -438,9 +442,10 @@ static sw_status check_bench_step(const void *target) {
     const struct sw_settings *settings = target;
     if (settings->tensor == SW_OPTION_AUTO)
         return sw_fail(SW_ERR_ARG, "bench step measures whole layers, and --tensor auto may cut them; leave it out");
-    if (sw_settings_tensor_ranks(settings) > 1)
-        return sw_fail(SW_ERR_ARG, "bench step measures whole layers, and --tensor %lld cuts them; leave it out",
-                       (long long)settings->tensor);
+    if (sw_settings_part_ranks(settings) > 1)
+        return sw_fail(SW_ERR_ARG, "bench step measures whole layers, and %s %lld cuts them; leave it out",
+                       sw_settings_shares_experts(settings) ? "--experts" : "--tensor",
+                       (long long)sw_settings_part_ranks(settings));
     return sw_settings_check(settings);
 }
 

@@ -80,7 +80,7 @@ struct sw_frozen_part sw_frozen_part_of(const struct sw_settings *settings, cons
                                         const struct sw_units *units, bool base) {
     SW_HANDLES_ERRORS();
     struct sw_units *whole = NULL;
-    if (sw_settings_tensor_ranks(settings) > 1 &&
+    if (sw_settings_part_ranks(settings) > 1 &&
         sw_model_units(config, settings->tiles, units->optimizer, &settings->tuning, &whole) == SW_OK)
         units = whole;
     const struct sw_frozen_part part = {.units = sw_units_frozen(units),

@@ -250,7 +250,8 @@ static sw_status optimizer_from_json(const json_t *root, const char *path, struc
 
 sw_status sw_run_stores_from_json(const json_t *root, const char *path, struct sw_run *run) {
     const json_t *stores = json_object_get(root, "stores"), *count = json_object_get(root, "ranks");
-    run->tensor_ranks = sw_settings_tensor_ranks(&run->settings);
+    run->tensor_ranks = sw_settings_part_ranks(&run->settings);
+    run->by_experts = sw_settings_shares_experts(&run->settings);
     run->tiles = run->settings.tiles;
     if (stores == NULL && count == NULL) {
         SW_TRY(make_stores(1, run));
@@ -312,6 +313,7 @@ sw_status sw_run_places(const char *folder, const struct sw_run *run, int64_t ra
                                          .ranks = run->ranks,
                                          .local_rank = store->local_rank,
                                          .tensor_ranks = run->tensor_ranks,
+                                         .by_experts = run->by_experts,
                                          .whole = run->whole,
                                          .optimizer = run->optimizer};
     static const struct sw_option_list none = {0};

@@ -46,10 +46,12 @@ struct sw_run {
     struct sw_text_sources texts; /* the text that the data are tokens of */
     int64_t ranks;                /* number of ranks, each with one store */
     bool whole;                   /* each store holds the whole optimizer state (--zero 0) */
-    /* Layout of the stores, which a resume may change by --optimizer-state and --tensor: the format of the optimizer
-     * state, the size of tensor groups (1: none), and the tiles per half of a block. */
+    /* Layout of the stores, which a resume may change by --optimizer-state, --tensor and --experts: the format of the
+     * optimizer state, the size of groups whose ranks have parts of the state (1: none), and the tiles per half of a
+     * block. */
     sw_optimizer_format optimizer;
     int64_t tensor_ranks, tiles;
+    bool by_experts;            /* the groups are those of --experts */
     struct sw_run_store *store; /* `ranks` entries; NULL until the stores are made */
     struct sw_option_list nvme; /* --nvme as in run.json; the settings may have changed since */
     /* Orphans: stores that the run has superseded, or not yet adopted. A resume removes them by their ids, once the

@@ -94,8 +94,11 @@ static sw_status open_units(struct sw_source *source, const struct sw_source_spe
     if (spec->tensor_ranks <= 1 || sw_tuning_freezes(&source->tuning))
         SW_TRY(sw_model_units(&source->config, spec->tiles, spec->optimizer, &source->tuning, &source->made));
     else
-        SW_TRY(sw_model_rank_units(&source->config, spec->tensor_ranks, spec->tensor_rank, spec->tiles, spec->optimizer,
-                                   NULL, &source->made));
+        SW_TRY(sw_model_group_units(&source->config,
+                                    &(struct sw_model_group){.ranks = spec->tensor_ranks,
+                                                             .rank = spec->tensor_rank,
+                                                             .experts = spec->by_experts},
+                                    spec->tiles, spec->optimizer, NULL, &source->made));
     source->units = source->made;
     return SW_OK;
 }

@@ -22,6 +22,7 @@ struct sw_source_spec {
     uint64_t seed;
     int64_t expert_group;          /* as for sw_model_group_experts */
     int64_t tiles;                 /* this and the members below as for sw_model_units */
+    bool by_experts;               /* the groups below are those of --experts */
     int tensor_ranks, tensor_rank; /* no effect where `tuning` freezes tensors: the units are then whole layers */
     sw_optimizer_format optimizer;
     const struct sw_tuning *tuning; /* NULL: all of the model is trained, or the adapter if there is one */

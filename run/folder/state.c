@@ -370,6 +370,7 @@ struct sw_state_reader {
     struct sw_tuning tuning; /* what the units of parts are laid out for */
     struct sw_frozen *frozen;
     int parts;
+    bool by_experts;     /* the parts are of ranks that share out experts */
     struct part *part;   /* one entry per tensor rank */
     struct part whole;   /* the frozen weights of a run with tensor groups; units NULL: there are none */
     struct piece *piece; /* pieces of all parts, by the names of their tensors; NULL: not listed yet */
@@ -436,6 +437,7 @@ static sw_status make_of_run(const char *folder, const struct sw_run *run, struc
     *stores = (struct sw_open_stores){0};
     (*out)->config = run->config;
     (*out)->optimizer = run->optimizer;
+    (*out)->by_experts = run->by_experts;
     snprintf((*out)->folder, sizeof(*out)->folder, "%s", folder);
     return sw_tuning_copy(&run->settings.tuning, &(*out)->tuning);
 }
@@ -502,8 +504,8 @@ static sw_status open_records(struct sw_state_reader *self, int p) {
 static sw_status make_units(struct sw_state_reader *self, int p) {
     struct part *part = &self->part[p];
     if (self->parts > 1) {
-        SW_TRY(sw_model_rank_units(&self->config, self->parts, p, part->tiles, self->optimizer, &self->tuning,
-                                   &part->made));
+        const struct sw_model_group group = {.ranks = self->parts, .rank = p, .experts = self->by_experts};
+        SW_TRY(sw_model_group_units(&self->config, &group, part->tiles, self->optimizer, &self->tuning, &part->made));
         part->units = part->made;
         return SW_OK;
     }

@@ -149,7 +149,9 @@ static bool changes_format(const struct sw_store_set *set) {
 }
 
 static bool changes_groups(const struct sw_store_set *set) {
-    return set->old.tensor_ranks != sw_settings_tensor_ranks(&set->run->settings);
+    const struct sw_settings *now = &set->run->settings;
+    return set->old.tensor_ranks != sw_settings_part_ranks(now) ||
+           (set->old.tensor_ranks > 1 && set->old.by_experts != sw_settings_shares_experts(now));
 }
 
 /* Tells whether grains hold other elements than before. */
@@ -230,11 +232,10 @@ static sw_status fill_unit(struct filler *self, int64_t unit) {
 
 /* Returns the units of this rank's new store. */
 static sw_status new_units(const struct sw_run *run, sw_optimizer_format format, struct sw_units **out) {
-    const int tensor_ranks = (int)sw_settings_tensor_ranks(&run->settings);
-    return tensor_ranks > 1
-               ? sw_model_rank_units(&run->config, tensor_ranks, (int)sw_settings_tensor_rank(&run->settings),
-                                     run->settings.tiles, format, &run->settings.tuning, out)
-               : sw_model_units(&run->config, run->settings.tiles, format, &run->settings.tuning, out);
+    const struct sw_model_group group = {.ranks = (int)sw_settings_part_ranks(&run->settings),
+                                         .rank = (int)sw_settings_part_rank(&run->settings),
+                                         .experts = sw_settings_shares_experts(&run->settings)};
+    return sw_model_group_units(&run->config, &group, run->settings.tiles, format, &run->settings.tuning, out);
 }
 
 /* Checks that grains of an old store hold the same elements as those of the new one. */
@@ -322,10 +323,15 @@ static bool moves_frozen(const struct sw_store_set *set) {
     return changes_format(set) || set->old.tiles != set->run->settings.tiles;
 }
 
+/* Returns the flag that changes the groups. */
+static const char *group_flag(const struct sw_store_set *set) {
+    return set->old.by_experts || sw_settings_shares_experts(&set->run->settings) ? "--experts" : "--tensor";
+}
+
 /* Refuses a new layout that cannot be made, before anything is created. */
 static sw_status check_layout(const struct sw_store_set *set) {
     const struct sw_run *run = set->run;
-    const char *flag = changes_format(set) ? "--optimizer-state" : "--tensor";
+    const char *flag = changes_format(set) ? "--optimizer-state" : group_flag(set);
     struct sw_places places;
     bool on_device = false;
     if (!changes_layout(set))
@@ -355,8 +361,8 @@ static void say_changed(const struct sw_store_set *set) {
                     (long long)set->step, sw_optimizer_format_name(sw_optimizer_records(set->old.optimizer)),
                     sw_optimizer_format_name(sw_optimizer_records(now)));
     if (changes_groups(set))
-        sw_log_info("laid out the optimizer state of step %lld for --tensor %lld instead of %lld, once%s",
-                    (long long)set->step, (long long)sw_settings_tensor_ranks(&set->run->settings),
+        sw_log_info("laid out the optimizer state of step %lld for %s %lld instead of %lld, once%s",
+                    (long long)set->step, group_flag(set), (long long)sw_settings_part_ranks(&set->run->settings),
                     (long long)set->old.tensor_ranks,
                     now == SW_OPTIMIZER_8BIT ? "; moments in 8 bits are rounded to nearest" : "");
     if (changes_groups(set) && set->run->settings.tuning.base != SW_BASE_TYPED)
@@ -388,6 +394,7 @@ static sw_status take_old(struct sw_store_set *set) {
                         .whole = run->whole,
                         .optimizer = run->optimizer,
                         .tensor_ranks = run->tensor_ranks,
+                        .by_experts = run->by_experts,
                         .tiles = run->tiles,
                         .config = run->config,
                         .starts = run->starts,
@@ -534,7 +541,7 @@ sw_status sw_store_set_open(struct sw_store_set *self, struct sw_store **out) {
     const struct sw_run *run = self->run;
     const struct sw_store_owner owner = sw_settings_owner(&run->settings);
     const bool same = run->ranks == owner.ranks && run->whole == owner.whole && run->optimizer == owner.optimizer &&
-                      run->tensor_ranks == owner.tensor_ranks;
+                      run->tensor_ranks == owner.tensor_ranks && run->by_experts == owner.by_experts;
     *out = NULL;
     SW_TRY(check_previous(self, same));
     return same ? open_existing(self, out) : replace(self, out);

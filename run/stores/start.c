@@ -35,9 +35,10 @@ static sw_status write_and_flush(int file, const char *path, const char *text) {
 }
 
 sw_status sw_unfinished_start_write(int file, const char *path, const struct sw_run *run) {
-    json_t *root = json_pack("{s:i, s:I, s:I, s:b, s:o}", "spillway_start", START_VERSION, "ranks",
-                             (json_int_t)run->ranks, "tensor", (json_int_t)run->tensor_ranks, "whole", run->whole,
-                             "stores", sw_run_stores_to_json(run->store, run->ranks));
+    json_t *root =
+        json_pack("{s:i, s:I, s:I, s:b, s:o}", "spillway_start", START_VERSION, "ranks", (json_int_t)run->ranks,
+                  run->by_experts ? "experts" : "tensor", (json_int_t)run->tensor_ranks, "whole", run->whole, "stores",
+                  sw_run_stores_to_json(run->store, run->ranks));
     sw_run_optimizer_to_json(run, root);
     char *text = root == NULL ? NULL : sw_json_checked_text(root);
     const sw_status status =
@@ -47,10 +48,10 @@ sw_status sw_unfinished_start_write(int file, const char *path, const struct sw_
     return status;
 }
 
-/* The names of the ranks' folders contain the size of tensor groups. Older versions did not write it. */
-static void read_tensor(const json_t *root, struct sw_run *run) {
-    const json_int_t ranks = json_integer_value(json_object_get(root, "tensor"));
-    run->settings.tensor = ranks > 1 && ranks <= SW_SETTINGS_MOST_RANKS ? ranks : 1;
+/* The names of the ranks' folders contain the size of groups. Older versions did not write it. */
+static int64_t read_group(const json_t *root, const char *name) {
+    const json_int_t ranks = json_integer_value(json_object_get(root, name));
+    return ranks > 1 && ranks <= SW_SETTINGS_MOST_RANKS ? ranks : 1;
 }
 
 /* An incomplete file was never flushed, and nothing is created before the flush. */
@@ -60,7 +61,8 @@ static sw_status parse(const char *text, const char *path, struct sw_unfinished_
     if (root == NULL)
         return SW_OK;
     sw_status status;
-    read_tensor(root, &out->run);
+    out->run.settings.tensor = read_group(root, "tensor");
+    out->run.settings.experts = read_group(root, "experts");
     if (!sw_json_is_as_written(text, root))
         status = sw_fail(SW_ERR_CORRUPT,
                          "%s does not match its checksum, so what an unfinished start has left is not known: name "
@@ -111,6 +113,7 @@ static bool is_of_rank(const char *name, const struct sw_run *run) {
     const struct sw_store_owner owner = {.rank = rank,
                                          .ranks = run->ranks,
                                          .tensor_ranks = run->tensor_ranks,
+                                         .by_experts = run->by_experts,
                                          .whole = run->whole,
                                          .optimizer = run->optimizer};
     sw_places_folder_name(&owner, wanted);

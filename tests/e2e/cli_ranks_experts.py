@@ -1,10 +1,11 @@
-"""Mixtures of experts among ranks: tensor groups cut each expert's inner layer (--tensor), with the losses of one rank, the
-same bits at every ZeRO stage and placement, and the same exports."""
+"""Mixtures of experts among ranks: tensor groups cut each expert's inner layer (--tensor), and expert groups share out whole
+experts (--experts), with the losses of one rank, the same bits at every ZeRO stage and placement, and the same exports."""
 
 import array
 import json
 import os
 import shutil
+import struct
 import subprocess
 
 from program import (command, differences, limits, mark, must, numbers_of, scratch_folder, script_test, steps_of, text, tree,
@@ -21,7 +22,7 @@ SHAPE = {"vocab_size": VOCAB, "hidden_size": 64, "num_hidden_layers": 2, "num_at
          "tie_word_embeddings": False}
 CONFIGS = {
     # With a loss of the router, which one rank of a group must add to the gradient, and no other.
-    "mixtral": {"model_type": "mixtral", **SHAPE, "intermediate_size": 52, "num_local_experts": 5, "num_experts_per_tok": 2,
+    "mixtral": {"model_type": "mixtral", **SHAPE, "intermediate_size": 52, "num_local_experts": 8, "num_experts_per_tok": 2,
                 "output_router_logits": True, "router_aux_loss_coef": 0.5},
     # Two key-value heads, which the ranks of a group of four share.
     "qwen3": {"model_type": "qwen3_moe", **SHAPE, "num_key_value_heads": 2, "head_dim": 8, "moe_intermediate_size": 44,
@@ -67,6 +68,11 @@ def refused(what, ranks, arguments, *words):
     return problems + [f"{what}: {name} was changed" for name in differences(before, tree(FOLDER, mark))]
 
 
+def is_step(line):
+    """A start and a resume each end with lines of the experts' tokens."""
+    return "loss" in line
+
+
 def groups_train_as_one_rank_does():
     """Whole, with frozen experts, with a frozen router, and with adapters of the attention."""
     ways = (("all", ()), ("experts", ("--freeze", "*.experts.[13].*")), ("router", ("--freeze", "*.gate.weight")),
@@ -83,23 +89,60 @@ def groups_train_as_one_rank_does():
     return problems
 
 
+def expert_groups_train_as_one_rank_does():
+    """Whole, with validation, with losses of the router, with frozen experts, and with a frozen router."""
+    ways = (("all", ("--val", "9%", "--eval-every", 3)), ("losses", ("--router-aux-loss", 0.5, "--router-z-loss", 0.1)),
+            ("experts", ("--freeze", "*.experts.[0246].*")), ("router", ("--freeze", "*.gate.weight")))
+    problems = []
+    for model in CONFIGS:
+        for what, flags in ways if model == "mixtral" else ways[:1]:
+            one = f"{model}-{what}-one"
+            together(1, train(one, *flags, model=model))
+            for ranks, group in ((2, 2), (4, 2), (4, 4)) if model == "mixtral" else ((4, 2),):
+                name = f"{model}-{what}-{ranks}-experts-{group}"
+                together(ranks, train(name, *flags, "--experts", group, model=model))
+                problems += far(name, path(name), path(one), tolerance=TOLERANCE)
+    return problems
+
+
+def all_tokens_on_the_experts_of_one_rank():
+    """A router of zeros chooses the first experts for every token, all of which the first rank has."""
+    together(1, train("even", "--lr", 1e-300, "--min-lr", 0, steps=1))
+    must("export", path("even"), path("idle"))
+    weights = path("idle", "model.safetensors")
+    with open(weights, "r+b") as file:
+        size = struct.unpack("<Q", file.read(8))[0]
+        for name, tensor in json.loads(file.read(size)).items():
+            if name.endswith(".gate.weight"):
+                begin, end = tensor["data_offsets"]
+                file.seek(8 + size + begin)
+                file.write(bytes(end - begin))
+    for ranks in (1, 4):
+        together(ranks, command("train", "--model", path("idle"), "--data", DATA, "--run", path(f"idle-{ranks}"), "--steps", FEW, "--lr", 3e-3,
+                                "--freeze", "*.gate.weight", "--seq", SEQ, "--micro-batch", 1, "--batch-tokens", SEQUENCES * SEQ, "--threads", 1,
+                                "--precision", "fp32", "--experts", ranks))
+    return far("idle experts", path("idle-4"), path("idle-1"), tolerance=TOLERANCE)
+
+
 def stages_and_placements_give_the_same_bits():
-    """At one --tensor and number of ranks."""
+    """At one --tensor, or --experts, and number of ranks."""
     rows, partitioned = ("--sequence-parallel", "yes"), ("--partition-activations", "yes")
     places = (("device", ()), ("away", ("--place", EVERYTHING_AWAY)), ("recompute", ("--recompute", "all")),
               ("host", ("--place", "weights=host,grads=host,optimizer=host", "--update", "device")), ("rows", partitioned),
               ("rows-away", (*partitioned, "--place", EVERYTHING_AWAY)), ("sequence", rows),
               ("sequence-again", (*rows, "--recompute", "all", "--place", EVERYTHING_AWAY)), ("batch", ("--order", "batch")))
-    table = [(2, 2, *place) for place in places]
-    table += [(4, 2, f"zero-{zero}-{name}", ("--zero", zero, *flags)) for zero in range(4) for name, flags in places[:2]]
-    table += [(4, 4, *place) for place in (places[0], places[7])]
+    table = [("--tensor", 2, 2, *place) for place in places]
+    table += [("--tensor", 4, 4, *place) for place in (places[0], places[7])]
+    table += [("--experts", 2, 2, *place) for place in (*places[:4], places[8])] + [("--experts", 4, 4, *place) for place in places[:2]]
+    table += [(kind, 4, 2, f"zero-{zero}-{name}", ("--zero", zero, *flags)) for kind in ("--tensor", "--experts")
+              for zero in range(4) for name, flags in places[:2]]
     problems, numbers = [], {}
-    for ranks, group, what, flags in table:
+    for kind, ranks, group, what, flags in table:
         # Another order of micro-batches adds to a tied table in another order, as it does without groups.
-        for model in ("mixtral",) if group == 2 and what != "device" else CONFIGS:
-            name = f"bits-{model}-{ranks}-{group}-{what}"
-            together(ranks, train(name, *flags, "--tensor", group, model=model, steps=FEW))
-            if numbers.setdefault((model, ranks, group), numbers_of(path(name))) != numbers_of(path(name)):
+        for model in ("mixtral",) if (group == 2 and what != "device") or (kind == "--experts" and group == 4) else CONFIGS:
+            name = f"bits-{model}-{ranks}{kind}-{group}-{what}"
+            together(ranks, train(name, *flags, kind, group, model=model, steps=FEW))
+            if numbers.setdefault((kind, model, ranks, group), numbers_of(path(name))) != numbers_of(path(name)):
                 problems.append(f"{name}: other bits than another stage or placement")
             shutil.rmtree(path(name))  # refusals below look at every file that there is
     return problems
@@ -124,7 +167,30 @@ def runs_resume_in_other_groups():
         problems.append("other bits by way of other groups")
     for steps, (ranks, *flags) in ((8, (4, "--tensor", 4, "--place", EVERYTHING_AWAY)), (10, (4, "--tensor", 2, "--zero", 3)), (12, (1, "--tensor", 1))):
         together(ranks, command("resume", path("moved"), "--steps", steps, *flags))
-    return problems + far("groups that change", path("moved"), path("steady"), tolerance=TOLERANCE)
+    return problems + far("groups that change", path("moved"), path("steady"), is_step, TOLERANCE)
+
+
+def runs_resume_in_other_expert_groups():
+    """A run goes on by way of whole layers and of tensor groups, too."""
+    problems = []
+    together(1, train("steady-experts", steps=2 * STEPS))
+    together(2, train("shared", "--experts", 2, steps=3))
+    shutil.copytree(path("shared"), path("shared-back"))
+    must("export", path("shared"), path("shared-out"))
+    for ranks, flags in ((4, ("--experts", 4)), (1, ("--experts", 1)), (2, ("--experts", 2))):
+        together(ranks, command("resume", path("shared-back"), *flags))
+        must("verify", path("shared-back"))
+        must("export", path("shared-back"), path("back-out"))
+        problems += [f"{flags}: {name} of the export differs" for name in differences(tree(path("shared-out")), tree(path("back-out")))]
+        shutil.rmtree(path("back-out"))
+    for name in ("shared-back", "shared"):
+        together(2, command("resume", path(name), "--steps", 6))
+    if numbers_of(path("shared-back")) != numbers_of(path("shared")):
+        problems.append("other bits by way of other groups")
+    for steps, (ranks, *flags) in ((8, (4, "--experts", 4, "--place", EVERYTHING_AWAY)), (9, (2, "--experts", 1, "--tensor", 2)),
+                                   (10, (4, "--experts", 2, "--tensor", 1, "--zero", 3)), (12, (1, "--experts", 1))):
+        together(ranks, command("resume", path("shared"), "--steps", steps, *flags))
+    return problems + far("groups that change", path("shared"), path("steady-experts"), is_step, TOLERANCE)
 
 
 def runs_of_groups_are_read_whole():
@@ -132,15 +198,18 @@ def runs_of_groups_are_read_whole():
     byte for byte; ranks generate and evaluate together what one rank does."""
     problems, exports = [], {}
     for model in CONFIGS:
-        for ranks, group, flags in ((1, 1, ()), (2, 2, ("--optimizer-state", "8bit")), (4, 4, ("--place", EVERYTHING_AWAY))):
-            name = f"read-{model}-{group}"
-            together(ranks, train(name, "--lr", 1e-300, "--min-lr", 0, "--tensor", group, *flags, model=model, steps=2))
+        for ranks, flags in ((1, ()), (2, ("--tensor", 2, "--optimizer-state", "8bit")), (4, ("--tensor", 4, "--place", EVERYTHING_AWAY)),
+                             (2, ("--experts", 2, "--optimizer-state", "8bit")), (4, ("--experts", 2, "--zero", 3, "--place", EVERYTHING_AWAY))):
+            name = f"read-{model}-{ranks}{flags[:1]}"
+            together(ranks, train(name, "--lr", 1e-300, "--min-lr", 0, *flags, model=model, steps=2))
             must("export", path(name), path(name + "-out"))
             with open(path(name + "-out", "model.safetensors"), "rb") as file:
                 found = file.read()
             if exports.setdefault(model, found) != found:
                 problems.append(f"{name}: another export than one rank's")
-    together(2, train("spoken", "--tensor", 2, "--lr", 3e-3, steps=20))
+    together(2, train("spoken", "--experts", 2, "--lr", 3e-3, "--export-every", 20, steps=20))
+    must("export", path("spoken"), path("spoken-out"))
+    problems += [f"{name} of the run's own export differs" for name in differences(tree(path("spoken", "exports", "step-20")), tree(path("spoken-out")))]
     say = command("generate", path("spoken"), "--tokens", PROMPT, "--max-tokens", 30, "--temperature", 0, "--precision", "fp32", "--threads", 1)
     rate = command("eval", path("spoken"), "--data", DATA, "--seq", SEQ, "--precision", "fp32", "--threads", 1, "--json")
     texts = {ranks: together(ranks, say).stdout for ranks in (1, 2, 4)}
@@ -161,6 +230,21 @@ def groups_that_experts_do_not_fit_are_refused():
     return problems + refused("fp8", 2, train("none", "--tensor", 2, "--optimizer-state", "bf16", precision="fp8"), "--precision fp8", "experts")
 
 
+def expert_groups_that_do_not_fit_are_refused():
+    os.mkdir(path("dense"))
+    write(path("dense", "config.json"), json.dumps({"model_type": "llama", **SHAPE, "intermediate_size": 52}))
+    table = (("experts", 4, ("--experts", 4), "qwen3", ("--experts 4", "must divide the 6 experts")),
+             ("a dense model", 2, ("--experts", 2), "dense", ("--experts 2", "llama has none")),
+             ("ranks", 4, ("--experts", 3), "qwen3", ("--experts 3", "this job has 4")),
+             ("both", 2, ("--experts", 2, "--tensor", 2), "mixtral", ("--tensor", "--experts 2")),
+             ("adapters", 2, ("--experts", 2, "--lora", 4, "--lora-targets", "attention"), "mixtral", ("--lora", "--experts 2")),
+             ("quantized", 2, ("--experts", 2, "--zero", 3, "--gather", "int8"), "mixtral", ("--gather int8", "--experts 2")),
+             ("frozen", 2, ("--experts", 2, "--freeze", "*.experts.[13].*"), "mixtral", ("--experts 2", "--freeze")),
+             ("units", 2, ("--experts", 2, "--expert-group", 2), "mixtral", ("--expert-group", "--experts 2")),
+             ("tiles", 2, ("--experts", 2, "--tiles", 2), "mixtral", ("--tiles 2", "experts")))
+    return [problem for what, ranks, flags, model, words in table for problem in refused(what, ranks, train("none", *flags, model=model), *words)]
+
+
 def plan_answers_for_groups():
     """All sizes that fit, with as many parameters; each rank has an expert's columns, and so less of the device."""
     shape = ("plan", "--model", "mixtral-8x7b", "--machine", "h100", "--ranks", 8, "--batch-tokens", 65536, "--json")
@@ -170,6 +254,9 @@ def plan_answers_for_groups():
     whole, cut = (json.loads(must(*shape, "--tensor", group).out) for group in (1, 8))
     if cut["parameters"] != whole["parameters"] or not cut["peak_bytes"]["device"] < whole["peak_bytes"]["device"]:
         problems.append(f"{[(plan['parameters'], plan['peak_bytes']) for plan in (whole, cut)]}")
+    shared = json.loads(must(*shape, "--experts", 8).out)
+    if (shared["expert_ranks"], whole["expert_ranks"], shared["parameters"]) != (8, 1, whole["parameters"]):
+        problems.append(f"{shared['expert_ranks']}, {whole['expert_ranks']}, {shared['parameters']} parameters")
     return problems
 
 
@@ -185,6 +272,8 @@ def experts_that_are_units_are_sharded_as_blocks_are():
     return problems + refused("units in groups", 2, train("none", "--tensor", 2, "--expert-group", 1), "--expert-group 1", "--tensor 2")
 
 
-script_test.run(groups_train_as_one_rank_does, stages_and_placements_give_the_same_bits, runs_resume_in_other_groups,
-                runs_of_groups_are_read_whole, groups_that_experts_do_not_fit_are_refused, plan_answers_for_groups,
+script_test.run(groups_train_as_one_rank_does, expert_groups_train_as_one_rank_does, all_tokens_on_the_experts_of_one_rank,
+                stages_and_placements_give_the_same_bits, runs_resume_in_other_groups, runs_resume_in_other_expert_groups,
+                runs_of_groups_are_read_whole, groups_that_experts_do_not_fit_are_refused,
+                expert_groups_that_do_not_fit_are_refused, plan_answers_for_groups,
                 experts_that_are_units_are_sharded_as_blocks_are)
