@@ -82,7 +82,7 @@ void sw_answer_print_plan(const struct sw_answer *answer, FILE *to) {
 void sw_answer_warn_groups(const struct sw_settings *s, double step_s, double in_nodes_s) {
     const long long nodes = sw_settings_tensor_nodes(s), node_ranks = sw_settings_tensor_node_ranks(s);
     char step[SW_TIME_TEXT_CHARS], in_nodes[SW_TIME_TEXT_CHARS];
-    if (nodes < 2)
+    if (nodes < 2 || sw_settings_shares_experts(s)) /* smaller groups of experts may be slower */
         return;
     if (in_nodes_s > 0.0)
         sw_log_warn("the tensor groups of %lld ranks span %lld nodes: a step takes %s, %s within one node; use "

@@ -30,7 +30,8 @@ struct sw_answer {
 
 /* Prints that the plan fits, its memory, its disk and its writes. */
 void sw_answer_print_plan(const struct sw_answer *answer, FILE *to);
-/* Warns if tensor groups span nodes. in_nodes_s: step_s of the same plan with each group on one node; 0: unknown. */
+/* Warns if tensor groups span nodes; expert groups may. in_nodes_s: step_s of the same plan with each group on one
+ * node; 0: unknown. */
 void sw_answer_warn_groups(const struct sw_settings *settings, double step_s, double in_nodes_s);
 /* Warns about many passes over the training data. A last step that reaches into one more pass does not count. */
 void sw_answer_warn_epochs(double epochs, int64_t steps);
