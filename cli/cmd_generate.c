@@ -316,8 +316,8 @@ static void say_speed(const struct generator *g, const struct times *times) {
         sw_log_info("%s of prompt in %.2f s, then %.1f tokens/s", SW_COUNT(g->prompt_length, "token"),
                     (double)(times->first_ns - times->start_ns) * 1e-9,
                     (double)more / ((double)(times->end_ns - times->first_ns) * 1e-9));
-    if (g->decoder.fetched_bytes > 0 && prints(g))
-        sw_log_info("each of these tokens fetched %s of weights",
+    if (more > 0 && g->decoder.fetched_bytes > 0 && prints(g))
+        sw_log_info("each of these tokens fetched %s of weights on average",
                     sw_format_size(g->decoder.fetched_bytes / g->decoder.singles, fetched));
 }
 

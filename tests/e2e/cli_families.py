@@ -225,6 +225,15 @@ def a_token_fetches_only_its_experts():
     return problems + ([] if len(set(texts)) == 1 else [f"other texts: {texts}"])
 
 
+def a_quantized_base_has_the_same_text_with_little_memory():
+    """Its grains are those of whole blocks, so experts do not become units of their own."""
+    program.must("train", "--model", path("sparse"), "--init", "--data", DATA, "--run", path("sparse-base"), "--steps", 1,
+                 *program.SHAPE, "--lora", 2, "--lora-targets", "attention", "--base-format", "nf4")
+    texts = [program.must("generate", path("sparse-base"), "--prompt", "a", "--max-tokens", 30, "--seed", 3, *flags).out
+             for flags in ((), ("--device-memory", "4MiB", "--host-memory", "40MiB"))]
+    return [] if texts[0] == texts[1] else [f"other texts: {texts}"]
+
+
 def what_experts_lack_is_refused_by_name():
     problems = []
     model = ("--model", os.path.join(GOLDEN, "mixtral-a"), "--data", DATA, "--run", path("refused"), *program.SHAPE)
@@ -250,5 +259,6 @@ def losses_of_routers_need_routers():
 
 script_test.run(a_resumed_run_has_the_same_numbers, what_is_not_trained_stays, an_export_is_a_model, joined_experts_are_read,
                 frozen_experts_stay_and_the_others_train_alike, experts_that_are_units_train_as_blocks_do,
-                a_step_reads_each_expert_once, a_token_fetches_only_its_experts, load_of_experts_is_in_log_and_report,
+                a_step_reads_each_expert_once, a_token_fetches_only_its_experts,
+                a_quantized_base_has_the_same_text_with_little_memory, load_of_experts_is_in_log_and_report,
                 losses_of_routers_need_routers, what_experts_lack_is_refused_by_name)
