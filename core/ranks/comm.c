@@ -406,8 +406,8 @@ static sw_status test(struct sw_comm_request *request, bool *out_done) {
     return status;
 }
 
-/* Pauses begin short and double after every SAME_PAUSES: a wait becomes longer by less than a fiftieth, and a rank that
- * waits for a slow one, as for a rank that plans for all, leaves it the processor. */
+/* Pauses double after every SAME_PAUSES without progress, so that a rank that waits for a slow one leaves it the
+ * processor. A pause is at most a thirtieth of the wait before it. */
 static long pause_ns(int pauses) {
     const int doublings = pauses / SAME_PAUSES;
     return (long)PAUSE_NS << (doublings < MOST_DOUBLINGS ? doublings : MOST_DOUBLINGS);
@@ -427,7 +427,10 @@ sw_status sw_comm_wait(struct sw_comm_request *request) {
     if (on_stream(request))
         tell_entered(request);
     for (int polls = 0; !done; polls++) {
+        const int64_t moved_ns = request->moved_ns;
         SW_TRY(test(request, &done));
+        if (request->moved_ns != moved_ns)
+            polls = 0;
         if (!done)
             pause_between_polls(request, polls);
     }
