@@ -261,7 +261,7 @@ sw_status sw_run_stores_from_json(const json_t *root, const char *path, struct s
     if (ranks < 1 || ranks > SW_SETTINGS_MOST_RANKS || json_array_size(stores) != (size_t)ranks)
         return sw_fail(SW_ERR_CORRUPT, "%s does not give the number of ranks of its stores; restore the file", path);
     if (ranks % run->tensor_ranks != 0)
-        return sw_fail(SW_ERR_CORRUPT, "%s gives %lld stores for tensor groups of %lld ranks; restore the file", path,
+        return sw_fail(SW_ERR_CORRUPT, "%s gives %lld stores for groups of %lld ranks; restore the file", path,
                        (long long)ranks, (long long)run->tensor_ranks);
     SW_TRY(make_stores(ranks, run));
     run->whole = json_is_true(json_object_get(root, "whole"));

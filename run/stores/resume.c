@@ -323,9 +323,15 @@ static bool moves_frozen(const struct sw_store_set *set) {
     return changes_format(set) || set->old.tiles != set->run->settings.tiles;
 }
 
-/* Returns the flag that changes the groups. */
+/* Return the flag of the groups that the state had, and of those that it gets; that of one if the other has none. */
+static const char *old_group_flag(const struct sw_store_set *set) {
+    const bool none = set->old.tensor_ranks <= 1;
+    return (none ? sw_settings_shares_experts(&set->run->settings) : set->old.by_experts) ? "--experts" : "--tensor";
+}
+
 static const char *group_flag(const struct sw_store_set *set) {
-    return set->old.by_experts || sw_settings_shares_experts(&set->run->settings) ? "--experts" : "--tensor";
+    const bool none = sw_settings_part_ranks(&set->run->settings) == 1;
+    return (none ? set->old.by_experts : sw_settings_shares_experts(&set->run->settings)) ? "--experts" : "--tensor";
 }
 
 /* Refuses a new layout that cannot be made, before anything is created. */
@@ -356,14 +362,15 @@ static sw_status check_layout(const struct sw_store_set *set) {
  * elements are consecutive now. */
 static void say_changed(const struct sw_store_set *set) {
     const sw_optimizer_format now = sw_settings_optimizer(&set->run->settings);
+    const bool other = strcmp(group_flag(set), old_group_flag(set)) != 0;
     if (changes_format(set))
         sw_log_info("converted the optimizer state of step %lld from %s to %s, once; moments are rounded to nearest",
                     (long long)set->step, sw_optimizer_format_name(sw_optimizer_records(set->old.optimizer)),
                     sw_optimizer_format_name(sw_optimizer_records(now)));
     if (changes_groups(set))
-        sw_log_info("laid out the optimizer state of step %lld for %s %lld instead of %lld, once%s",
+        sw_log_info("laid out the optimizer state of step %lld for %s %lld instead of %s%s%lld, once%s",
                     (long long)set->step, group_flag(set), (long long)sw_settings_part_ranks(&set->run->settings),
-                    (long long)set->old.tensor_ranks,
+                    other ? old_group_flag(set) : "", other ? " " : "", (long long)set->old.tensor_ranks,
                     now == SW_OPTIMIZER_8BIT ? "; moments in 8 bits are rounded to nearest" : "");
     if (changes_groups(set) && set->run->settings.tuning.base != SW_BASE_TYPED)
         sw_log_info("the base's parts are rounded anew (--base-format), so losses go on a little differently");
