@@ -53,8 +53,11 @@ static unsigned needed_by(const struct sw_plan *plan, const struct sw_op *op) {
     unsigned roles = sw_ops[op->kind].needs | input_of(plan, op);
     if (head || (op->kind == SW_OP_BACKWARD && op->unit > 0))
         roles |= group && !sw_plan_continues(plan, op->unit) ? ROLE(NORM_GRAD) : ROLE(OUTPUT_GRAD);
-    if ((head || op->kind == SW_OP_BACKWARD || op->kind == SW_OP_BACKWARD_NORM) && sw_plan_trains(plan, op->unit))
+    if ((head || op->kind == SW_OP_BACKWARD || op->kind == SW_OP_BACKWARD_NORM || op->kind == SW_OP_BACKWARD_EXPERTS) &&
+        sw_plan_trains(plan, op->unit))
         roles |= ROLE(ACC);
+    if (op->kind == SW_OP_BACKWARD && sw_plan_shares_experts(plan, op->unit))
+        roles |= ROLE(NORM_GRAD);
     if ((op->kind == SW_OP_BACKWARD_LAST || op->kind == SW_OP_BACKWARD_FIRST) && plan->spec.cost[op->unit].adapted)
         roles |= ROLE(WEIGHTS);
     if ((op->kind == SW_OP_FORWARD || op->kind == SW_OP_BACKWARD) && plan->spec.units->unit[op->unit].base_grains > 0)

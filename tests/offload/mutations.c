@@ -374,6 +374,8 @@ static void altered_operands_are_refused(void **state) {
         }
         if (seed % 3 == 0)
             plans_draw_tensor(&random, MOST_RANKS, units, &spec);
+        else if (seed % 3 == 1)
+            plans_draw_experts(&random, MOST_RANKS, units, &spec);
         if (sw_plan_create(&spec, &plan) == SW_OK) {
             refused += try_operands(&random, plan);
             sw_plan_destroy(plan);
