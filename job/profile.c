@@ -154,7 +154,7 @@ static sw_status time_cell(struct timing *timing, const struct cell *cell, const
     shape.batch = cell->batch;
     shape.seq = cell->seq;
     shape.tiles = shape.tensor_ranks = shape.expert_ranks = 1;
-    shape.tensor_rank = 0;
+    shape.tensor_rank = shape.expert_rank = 0;
     shape.tuning = (struct sw_tuning){0};
     shape.dpo_beta = 0.0; /* cells have any batch, and pairs take even ones */
     SW_TRY(config_of(cell, &config));

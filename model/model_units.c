@@ -222,7 +222,7 @@ static sw_status add_block_tensor(struct sw_unit *unit, const struct sw_model_co
         const int dims = shape_of(c, tensor, pieces, piece, dim);
         const bool replicated = is_replicated(c, cut, tensor, piece);
         struct sw_part part = part_of(c, tensor, pieces, piece, dims, dim, replicated ? 1 : sw_cut_parts(cut), index);
-        const bool apart = replicated && cut->ranks > 1; /* of pieces that are cut */
+        const bool apart = replicated && cut->ranks > 1; /* the rank has this piece whole, and has parts of others */
         part.joined = !apart && (tensor == EXPERTS ? piece % EXPERT_MATRICES == EXPERT_UP : piece > 0);
         part.replicated = replicated;
         part.used_rows = apart && tensor == QKV_WEIGHT ? c->head_dim : 0;
@@ -510,8 +510,8 @@ static sw_status check_experts(const struct sw_model_config *c, int ranks, int64
         return sw_fail(SW_ERR_ARG, "--experts %d shares out the experts of a model, and %s has none; leave it out",
                        ranks, c->family);
     if (c->experts % ranks != 0)
-        return sw_fail(SW_ERR_ARG, "--experts %d must divide the %lld experts of the model's blocks", ranks,
-                       (long long)c->experts);
+        return sw_fail(SW_ERR_ARG, "--experts %d must divide the model's %lld experts; the nearest that does is %lld",
+                       ranks, (long long)c->experts, (long long)nearest_divisor(c->experts, ranks));
     if (tuning != NULL && (tuning->lora.rank > 0 || tuning->base != SW_BASE_TYPED))
         return sw_fail(SW_ERR_UNSUPPORTED, "--experts %d does not work with %s; leave one of them out", ranks,
                        tuning->lora.rank > 0 ? "--lora" : "--base-format");

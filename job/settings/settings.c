@@ -288,12 +288,12 @@ static sw_status settings_check_tensor(const struct sw_settings *s) {
         {s->zero_secondary != NULL && strcmp(s->zero_secondary, SW_NO_SECONDARY) != 0, "--zero-secondary",
          "--zero-secondary " SW_NO_SECONDARY},
     };
+    if (s->experts > 1)
+        SW_TRY(check_experts(s));
     if (s->tensor == SW_OPTION_AUTO)
         return s->rates == NULL ? SW_OK
                                 : sw_fail(SW_ERR_ARG, "--rates has the rates of one model's parts, and --tensor auto "
                                                       "compares several; give --tensor N, or leave --rates out");
-    if (s->experts > 1)
-        SW_TRY(check_experts(s));
     if (sw_settings_tensor_ranks(s) == 1)
         SW_TRY(check_without_groups(s));
     if (sw_settings_part_ranks(s) == 1)

@@ -167,8 +167,9 @@ int64_t sw_settings_state_ranks(const struct sw_settings *settings);
 int64_t sw_settings_state_rank(const struct sw_settings *settings);
 /* Tells whether the groups are those of --experts. */
 bool sw_settings_shares_experts(const struct sw_settings *settings);
-/* Return the node topology of tensor groups: the fewest ranks that a group has on one node; the ranks of a node that
- * have the same part of every layer; and the largest number of nodes that a group is on. 0: nodes are unknown. */
+/* Return the node topology of the groups of --tensor or --experts: the fewest ranks that a group has on one node; the
+ * ranks of a node that have the same part of every layer; and the largest number of nodes that a group is on. 0: nodes
+ * are unknown. */
 int sw_settings_tensor_node_ranks(const struct sw_settings *settings);
 int sw_settings_data_node_ranks(const struct sw_settings *settings);
 int64_t sw_settings_tensor_nodes(const struct sw_settings *settings);
@@ -183,7 +184,7 @@ enum { SW_SEQUENCE_AUTO, SW_SEQUENCE_YES, SW_SEQUENCE_NO };
 sw_status sw_settings_check_tensor_ranks(const struct sw_settings *settings);
 /* Groups the ranks as their settings say. --tensor must be the same on all ranks. */
 sw_status sw_settings_group_ranks(const struct sw_settings *settings, struct sw_ranks *ranks);
-/* Returns the parameters of the whole model, of which the units of a tensor rank have only a part. */
+/* Returns the parameters of the whole model, of which the units of a rank of a group have only a part. */
 int64_t sw_settings_parameters(const struct sw_settings *settings, const struct sw_units *units);
 
 /* Prepares a resume with another number of ranks: threads and budgets become "auto" again, with the old budgets as

@@ -368,7 +368,7 @@ static void experts_that_ranks_cannot_share_are_refused(void **state) {
     const struct sw_tuning uneven = {.freeze = "*.experts.[02].*"},
                            lora = {.lora = {.rank = 2, .targets = "attention"}};
     support_expect_failure(sw_model_group_units(&config, &group, 1, SW_OPTIMIZER_FP32, NULL, &units), SW_ERR_ARG,
-                           "--experts 2 must divide the 5 experts", "experts");
+                           "--experts 2 must divide the model's 5 experts", "experts");
     config.experts = 6;
     support_expect_failure(sw_model_group_units(&config, &group, 1, SW_OPTIMIZER_FP32, &uneven, &units),
                            SW_ERR_UNSUPPORTED, "--experts 2 gives one rank more of the experts", "frozen experts");
