@@ -278,11 +278,12 @@ CASES = (
         seq=64,
         optimizer=ten_steps(1.48),
     ),
-    # The loss that balances experts, over all layers of each micro-batch.
+    # The loss that balances experts, over all layers of each micro-batch. With this seed no two experts are so nearly tied
+    # for a token that rounding decides.
     Case(
         name="mixtral-balanced",
         family="mixtral",
-        seed=20241127,
+        seed=20241130,
         config=LLAMA_SHAPE | {"hidden_size": 32, "intermediate_size": 24, "num_local_experts": 6,
                               "num_experts_per_tok": 2, "output_router_logits": True, "router_aux_loss_coef": 0.5},
         weight_std=0.17,

@@ -131,6 +131,26 @@ static void experts(struct digest *digest) {
         take(digest, results[i]);
 }
 
+/* Two blocks of rows, the second of them not full, and more experts than a warp has threads. */
+static void tally(struct digest *digest) {
+    enum { EXPERTS = 40, ROWS = SW_TALLY_ROWS + 9 };
+    const struct sw_routing shape = {.rows = ROWS, .experts = EXPERTS, .chosen = 1};
+    struct buffer logits = buffer_random(SW_BF16, ROWS * EXPERTS, 14, 2.0f), offset = buffer_zeros((EXPERTS + 1) * 4);
+    struct buffer routed = buffer_zeros(EXPERTS * 8), count = buffer_zeros(EXPERTS * 8);
+    struct buffer sum = buffer_zeros((EXPERTS + 1) * 8), router_losses = buffer_zeros(2 * 8);
+    struct buffer scratch = buffer_zeros(sw_tally_scratch_bytes(&shape));
+    for (int e = 0; e <= EXPERTS; e++)
+        ((int32_t *)offset.data)[e] = e * ROWS / EXPERTS;
+    take_status(digest,
+                sw_tally_routing(digest->stream, .type = SW_BF16, .shape = &shape, .layers = 1, .first_layer = true,
+                                 .last_layer = true, .first_micro = true, .logits = logits.data, .offset = offset.data,
+                                 .routed = routed.data, .count = count.data, .sum = sum.data,
+                                 .losses = router_losses.data, .scratch = scratch.data));
+    struct buffer *results[] = {&logits, &offset, &routed, &count, &sum, &router_losses, &scratch};
+    for (size_t i = 0; i < sizeof results / sizeof results[0]; i++)
+        take(digest, results[i]);
+}
+
 /* Three groups of blocks of columns: the third writes where the first was. */
 static void losses(struct digest *digest) {
     enum { ROWS = 2, VOCAB = 34007 };
@@ -199,6 +219,7 @@ static uint64_t run_all(struct sw_device *device, bool of_attention, uint64_t se
         codes(&digest);
         frozen(&digest);
         experts(&digest);
+        tally(&digest);
         losses(&digest);
     }
     sw_stream_close(digest.stream);
