@@ -549,7 +549,7 @@ struct sw_tally_routing {
     bool first_layer, last_layer; /* the first sets count and sum; the last computes losses */
     bool first_micro;             /* the first micro-batch of a step: sets `routed`, and `losses` */
     const void *logits;
-    const int32_t *offset; /* of sw_order_by_expert */
+    const int32_t *offset; /* from sw_order_by_expert */
     double *routed;        /* [experts] */
     double *count;         /* [experts]; NULL: the losses are not wanted, and the operands below are NULL, too */
     double *sum;           /* [experts + 1] */
@@ -581,7 +581,7 @@ struct sw_permute_rows {
     const int32_t *source;
     const void *x;
     void *y;
-    struct sw_row_run run; /* of y */
+    struct sw_row_run run; /* the rows of y to write */
 };
 #define sw_permute_rows(stream, ...)                                                                                   \
     sw_device_run(stream, SW_DEVICE_PERMUTE_ROWS, &(const struct sw_permute_rows){__VA_ARGS__})
@@ -602,7 +602,7 @@ struct sw_unpermute_rows {
     void *y; /* NULL: `after` takes its place */
     const float *before;
     float *after;
-    struct sw_row_run run; /* of x */
+    struct sw_row_run run; /* the rows of x to add */
     bool falling;
 };
 #define sw_unpermute_rows(stream, ...)                                                                                 \

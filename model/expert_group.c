@@ -1,7 +1,7 @@
 /* Expert parallelism (Lepikhin et al., arXiv 2006.16668): the ranks of a group share out the experts of each block, and
  * give each other the rows of their micro-batches.
  *
- * All ranks get all rows: the plan gathers the normalised inputs ahead, and behind adds up what the ranks compute, in
+ * All ranks get all rows: the plan gathers the normalised inputs first, and afterwards adds up the ranks' results in
  * the order of ranks. So it moves the same bytes whatever the routing, and needs no counts of rows from the device.
  * With as many experts for each token as the group has ranks, an exchange of the rows of pairs alone would move as
  * much.
@@ -10,8 +10,8 @@
  * all tokens of all ranks choose one expert. It routes each row as that row's own rank would, because a router is small
  * beside experts. Routing and results of products are computed again in the backward pass.
  *
- * Everything that a rank computes of the backward pass is its experts' part: of the gradient at the weights of a row's
- * experts, and so of those at the router and at the normalised input, which are linear in it. */
+ * In the backward pass a rank computes the share of its own experts. The gradients at the router and at the normalised
+ * input are linear in the gradient at the experts' weights, so the ranks' shares add up to the whole. */
 #include "model/model_private.h"
 
 static int64_t sent_bytes(const struct sw_model *model) {
@@ -60,8 +60,8 @@ sw_status sw_group_recall(struct sw_model *model, const struct sw_unit_call *cal
     return send_rows(model, call);
 }
 
-/* Returns the call for the rows of one rank. Only the rank of the rows counts where its router sends them, and has the
- * gradients of the router's own losses: no other call of them is one of training. */
+/* Returns the call for the rows of one rank. `draw` is 0 for the rows of other ranks: only their own rank tallies their
+ * routing and adds the gradients of the router's losses. */
 static struct sw_unit_call call_for(const struct sw_model *model, const struct sw_unit_call *call, int rank) {
     struct sw_unit_call rows = *call;
     if (rank != model->cut.expert_rank)

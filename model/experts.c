@@ -30,7 +30,7 @@ static int64_t end_of(struct sw_expert_run run) {
     return run.first + run.count;
 }
 
-/* Returns the number of pairs that so many experts have if all have as many, which is what prices count. */
+/* Returns the pairs of this many experts under even routing, which prices assume. */
 static int64_t likely_rows(const struct sw_model *model, int64_t experts) {
     return sw_div_up(sw_experts_pairs(model) * experts, model->config.experts);
 }

@@ -88,7 +88,7 @@ static int64_t freeze_units(struct sw_units *units, int64_t first, int64_t end, 
     return count;
 }
 
-/* some: the units lack tensors of the model, which a name may be of. */
+/* some: the units are one rank's part, so a pattern may name only tensors of other ranks. */
 static sw_status freeze_part(const struct part *part, const struct sw_model_config *config, int64_t block_units,
                              bool some, struct sw_units *units) {
     if (part->embedding) {

@@ -101,7 +101,7 @@ static void find_probabilities(const struct sw_routing *shape, const float *logi
     out->log_sum = largest + logf(sum);
 }
 
-/* Adds to the gradient of a row those of the losses that are not of the chosen experts' weights. */
+/* Adds the gradients of the balance loss and the z-loss to those at a row's logits. */
 static void add_losses(const struct sw_route_backward *op, const float *logit, float *gradient) {
     struct probabilities p;
     double average = 0.0;

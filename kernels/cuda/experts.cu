@@ -119,7 +119,8 @@ struct more_losses {
 };
 } // namespace
 
-/* Returns the gradient of these losses at an expert's logit. average: of the counts, weighted by probabilities. */
+/* Returns the gradient of these losses at an expert's logit. average: the mean of the counts, weighted by the row's
+ * probabilities. */
 static __device__ __forceinline__ float more_gradient(const more_losses &more, const softmax &all, float logit,
                                                       int expert, double average) {
     const float p = expf(logit - all.largest) / all.sum, log_sum = all.largest + logf(all.sum);

@@ -92,7 +92,7 @@ template <typename Op> struct sw_within {
     }
 };
 
-/* Does the same for the rows of a run. */
+/* Runs `op` on the rows of a run, or on all rows if run.first is NULL. */
 template <typename Op>
 static void sw_for_run(cudaStream_t stream, const sw_row_run &run, int64_t rows, int64_t cols, const Op &op,
                        bool aligned) {

@@ -76,7 +76,7 @@ static double log_sum(const struct softmax *softmax) {
     return softmax->largest + log(softmax->sum);
 }
 
-/* Adds to the gradient of a row those of the losses that are not of the chosen experts' weights. */
+/* Adds the gradients of the balance loss and the z-loss to those at a row's logits. */
 static void add_losses(const struct sw_route_backward *op, int64_t at, double *gradient) {
     const struct softmax softmax = softmax_of(op->shape, op->type, op->logits, at);
     double average = 0.0;

@@ -510,7 +510,7 @@ static void note_sums(struct sw_engine *engine, const struct sw_op *op, double *
     }
 }
 
-/* Takes the square sums of a rank's shards from its summary. The ranks of a tensor group come one after the other: the
+/* Takes the square sums of a rank's shards from its summary. The ranks of a group come one after the other: the
  * first sets the sum of a grain and the others add theirs, but for grains that are the same on all of them. */
 static void take_sums(struct sw_engine *engine, const struct sw_op *op, int job_rank, const double *record) {
     const int group_ranks = sw_plan_group_ranks(engine->plan);

@@ -52,8 +52,9 @@ struct sw_builder {
     int64_t secondary_units; /* units before this one have had their forward pass, and their secondary shards kept */
     int work_acc_next;
     int64_t routing_unit; /* unit whose routing decides which units of experts are fetched; -1: all are */
-    /* The input that several units share and the last of them brought back: the unit that keeps it, -1 for none, the
-     * group's first micro-batch, the micro-batches that are back, and the first one's piece of the ring of outputs. */
+    /* The block input that several units share, once it is back on the device. shared_unit keeps it (-1: none);
+     * shared_first is the group's first micro-batch; shared_count micro-batches are back; shared_piece is the first
+     * one's piece in the ring of outputs. */
     int64_t shared_unit, shared_first, shared_count;
     int32_t shared_piece;
     int64_t sums_unit; /* unit whose shard is reduced and has no square sums yet; -1: none */

@@ -216,9 +216,9 @@ struct sw_unit_cost {
     bool adapted;        /* the gradients of a block's weights are computed from some of its weights: adapters' */
 };
 
-/* Everything that a plan depends on. Bytes are per rank. The plans of a job's ranks differ in nothing but `rank` and
- * `tensor.rank`. A plan copies all arrays, so that the caller may free or change them afterwards; only `units` must
- * outlive the plan. */
+/* Everything that a plan depends on. Bytes are per rank. The plans of a job's ranks differ in nothing but
+ * `rank`, `tensor.rank` and `experts.rank`. A plan copies all arrays, so that the caller may free or change them
+ * afterwards; only `units` must outlive the plan. */
 struct sw_plan_spec {
     struct sw_plan_lack *lack;    /* receives by how much SW_ERR_BUDGET was missed; NULL: nobody asks */
     const struct sw_units *units; /* borrowed: must outlive the plan */

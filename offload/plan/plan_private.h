@@ -7,7 +7,8 @@
 enum { UNIT_SLOTS_MAX = 16 };
 
 /* Bits of the version of weights, gradients and what a tensor group exchanges. OWN: only this rank's shard, or its
- * rows, are valid; the rest arrives with the gather. LOCAL: what this rank has computed, before ranks reduce it. */
+ * rows, are valid; the rest arrives with the gather. LOCAL: what this rank has computed, before ranks reduce it.
+ * WHOLE: gradients gathered from all ranks of an expert group. */
 enum { SW_VERSION_SPECULATIVE = 1, SW_VERSION_OWN = 2, SW_VERSION_LOCAL = 4, SW_VERSION_WHOLE = 8 };
 
 /* Pieces of the ring through which gradients are reduced: one is filled, one goes between the ranks, one leaves. */

@@ -110,8 +110,8 @@ static void add(XXH128_hash_t *hash, const void *bytes, size_t count) {
     *hash = XXH3_128bits(both, sizeof both);
 }
 
-/* Adds the members of the specification that ops and prices depend on: all but the addresses, whose contents are added
- * by themselves, and the budgets, of which an outline has what they decided. */
+/* Hashes the specification. Pointers are left out: the caller hashes their contents. Budgets are left out: the outline
+ * has what they decided. */
 static void add_spec(XXH128_hash_t *hash, const struct sw_plan *plan) {
     struct sw_plan_spec spec;
     memcpy(&spec, &plan->spec, sizeof spec);
@@ -195,8 +195,8 @@ static sw_status simulate(const struct sw_plan *plan, const struct sw_rates *rat
     return status;
 }
 
-/* Remembers a price, or takes the one that is known. A simulation tells less than one with a larger `enough_s`, which
- * is then done. */
+/* Returns the remembered price, or simulates and remembers it. A simulation that stopped early is repeated if enough_s
+ * is larger now. */
 static sw_status recall(struct known_step *known, const struct sw_plan *plan, const struct sw_rates *rates,
                         double enough_s, struct sw_outline_price *out) {
     if (!known->taken || (!known->price.simulated && known->price.least_s < enough_s))
