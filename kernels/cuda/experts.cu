@@ -120,12 +120,12 @@ struct more_losses {
 } // namespace
 
 /* Returns the gradient of these losses at an expert's logit. average: the mean of the counts, weighted by the row's
- * probabilities. */
+ * probabilities; z: the z-loss's part, which is the same for all experts but for their probability. */
 static __device__ __forceinline__ float more_gradient(const more_losses &more, const softmax &all, float logit,
-                                                      int expert, double average) {
-    const float p = expf(logit - all.largest) / all.sum, log_sum = all.largest + logf(all.sum);
+                                                      int expert, double average, double z) {
+    const float p = expf(logit - all.largest) / all.sum;
     const double above = more.count != NULL ? more.count[expert] - average : 0.0;
-    return p * (float)(more.balance * above + 2.0 * more.z * log_sum);
+    return p * (float)(more.balance * above + z);
 }
 
 /* Returns the average of the counts, weighted by the probabilities of a row; all lanes get it. */
@@ -159,10 +159,11 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
     const float sum = denominator(shape, own, largest, share);
     const float weighted = sw_warp_sum(share / sum * gradient);
     softmax all = {};
-    double average = 0.0;
+    double average = 0.0, z = 0.0;
     if (has_more) {
         all = softmax_of(own, experts);
         average = average_count(more, all, own, experts);
+        z = 2.0 * more.z * (all.largest + logf(all.sum));
     }
     for (int first = 0; first < experts; first += SW_WARP) {
         const int e = first + lane;
@@ -179,7 +180,7 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
         const float logit = sw_widen(own[e]);
         float result = counts ? expf(logit - largest) / sum * (of_expert - weighted) : 0.0f;
         if (has_more)
-            result += more_gradient(more, all, logit, e, average);
+            result += more_gradient(more, all, logit, e, average, z);
         sw_round(result, &d_logits[row * experts + e]);
     }
 }
@@ -207,8 +208,10 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
     const int rows = shape.rows - first < SW_TALLY_ROWS ? (int)(shape.rows - first) : (int)SW_TALLY_ROWS;
     for (int row = (int)threadIdx.x / SW_WARP; row < rows; row += SW_BLOCK_THREADS / SW_WARP) {
         const softmax all = softmax_of(logits + (first + row) * experts, experts);
-        largest[row] = all.largest;
-        denominators[row] = all.sum;
+        if (threadIdx.x % SW_WARP == 0) {
+            largest[row] = all.largest;
+            denominators[row] = all.sum;
+        }
     }
     __syncthreads();
     for (int e = (int)threadIdx.x; e <= experts; e += SW_BLOCK_THREADS) {
