@@ -245,7 +245,7 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS) tally_kernel(sw_tally
 }
 
 /* One thread computes the losses, in the order of host devices. */
-static __global__ void tally_losses_kernel(sw_tally_routing op, int experts, double rows) {
+static __global__ void __launch_bounds__(SW_WARP) tally_losses_kernel(sw_tally_routing op, int experts, double rows) {
     if (threadIdx.x > 0)
         return;
     double balance = 0.0;
