@@ -363,7 +363,7 @@ static void test_what_run_json_must_say_is_asked_for(void **state) {
         {NULL, 0, "optimizer", "\"bf16\"", "that its stores hold bf16"},
         {NULL, 0, "beside", "[1]", "'beside' is not a list"},
         {NULL, 0, "starts", "[\"a\", 1]", "'starts' is not a list"},
-        {"settings", 0, "tensor", "4", "2 stores for tensor groups of 4"},
+        {"settings", 0, "tensor", "4", "2 stores for groups of 4"},
         {"stores", 0, "id", "null", "the id, local_rank and places"},
         {"stores", 1, "local_rank", "\"1\"", "the id, local_rank and places"},
         {"stores", 1, "places", "1", "the id, local_rank and places"},
