@@ -230,7 +230,7 @@ def a_quantized_base_has_the_same_text_with_little_memory():
     program.must("train", "--model", path("sparse"), "--init", "--data", DATA, "--run", path("sparse-base"), "--steps", 1,
                  *program.SHAPE, "--lora", 2, "--lora-targets", "attention", "--base-format", "nf4")
     texts = [program.must("generate", path("sparse-base"), "--prompt", "a", "--max-tokens", 30, "--seed", 3, *flags).out
-             for flags in ((), ("--device-memory", "6MiB", "--host-memory", "40MiB"))]
+             for flags in ((), ("--device-memory", "5MiB", "--host-memory", "40MiB"))]
     return [] if texts[0] == texts[1] else [f"other texts: {texts}"]
 
 
