@@ -589,9 +589,10 @@ sw_status sw_block_forward(struct sw_model *model, const struct sw_unit_call *ca
     return sw_linear_forward(model, call, LINEAR_DOWN, DOWN_WEIGHT, s.activated, s.residual, call->out);
 }
 
-sw_status sw_block_attention_backward(struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
+sw_status sw_block_attention_backward(struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
+                                      const void *dn) {
     void *narrow = area_at(call->work, model->work.narrow);
-    SW_TRY(norm_backward(model, call, NORM2_SCALE, narrow, s->residual, s->norm2_mean, s->norm2_rstd));
+    SW_TRY(norm_backward(model, call, NORM2_SCALE, dn, s->residual, s->norm2_mean, s->norm2_rstd));
     SW_TRY(sw_attend_backward(model, call, s->norm1_out, s, narrow));
     return norm_backward(model, call, NORM1_SCALE, narrow, call->in, s->norm1_mean, s->norm1_rstd);
 }
@@ -618,7 +619,7 @@ sw_status sw_block_backward(struct sw_model *model, const struct sw_unit_call *c
         return backward_with_result_norms(model, call, &s);
     SW_TRY(model->config.experts > 0 ? sw_experts_backward(model, call, s.norm2_out, &s, narrow)
                                      : sw_mlp_backward(model, call, s.norm2_out, &s, narrow));
-    return sw_block_attention_backward(model, call, &s);
+    return sw_block_attention_backward(model, call, &s, narrow);
 }
 
 /* A tile of one half of a block, forward and backward: some heads of the attention, or some columns of the MLP's inner

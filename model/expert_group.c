@@ -98,7 +98,5 @@ sw_status sw_group_backward(struct sw_model *model, const struct sw_unit_call *c
 
 sw_status sw_group_backward_rest(struct sw_model *model, const struct sw_unit_call *call) {
     const struct saved s = sw_saved_of(model, call);
-    SW_TRY(
-        sw_copy_on_device(call->stream, area_at(call->work, model->work.narrow), call->norm_grad, sent_bytes(model)));
-    return sw_block_attention_backward(model, call, &s);
+    return sw_block_attention_backward(model, call, &s, call->norm_grad);
 }

@@ -46,7 +46,7 @@ sw_status sw_routed_backward(struct sw_model *model, const struct sw_unit_call *
     SW_TRY(sw_unpermute_rows(call->stream, .type = model->shape.type, .rows = model->rows, .cols = model->config.hidden,
                              .place = s.expert_place, .x = dn, .addend = dn, .y = dn,
                              .before = area_at(call->grad, at.sum), .falling = true));
-    return sw_block_attention_backward(model, call, &s);
+    return sw_block_attention_backward(model, call, &s, dn);
 }
 
 /* Returns the addresses of what some experts use: their own intermediates, and the routing that their block handed on.

@@ -441,19 +441,20 @@ sw_status sw_expert_unit_forward(struct sw_model *model, const struct sw_unit_ca
 sw_status sw_expert_unit_recompute(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_expert_unit_backward(struct sw_model *model, const struct sw_unit_call *call);
 
-/* Compute parts of these for units that have some experts. The first routes; the second goes on to the results of the
- * up products; the third to the results of the down products, in the work area, at the places of the unit's pairs. The
- * fourth goes from call->grad to the gradient at the weights and to that at the normalised input, in the work area at
- * the same places, and adds the gradients of the experts' weights. The fifth goes from the gradient at the weights to
- * the router's part of dn, and adds the gradient of its matrix. */
+/* Computes the routing of the normalised input `n`. */
 sw_status sw_experts_route(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                            const struct saved *s);
+/* Computes the results of the up products of the unit's experts. */
 sw_status sw_experts_up_products(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                                  const struct saved *s);
+/* Continues to the results of the down products: *out, in the work area, at the places of the unit's pairs. */
 sw_status sw_experts_results(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
                              void **out);
+/* Goes from call->grad to the gradient at the weights of the unit's pairs and to that at the normalised input: *out, in
+ * the work area, at the places of these pairs. Adds the gradients of the experts' matrices. */
 sw_status sw_experts_part_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                                    const struct saved *s, float *weight_grad, void **out);
+/* Goes from the gradient at the weights of all pairs to the router's part of dn. Adds the gradient of its matrix. */
 sw_status sw_experts_router_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                                      const struct saved *s, const float *weight_grad, void *dn);
 /* Returns the places of the pairs of a unit's experts. */
@@ -485,9 +486,10 @@ int64_t sw_product_bytes(const struct sw_model *model);
 /* Compute a block up to its MLP's normalised input. The second computes again only what needs no matrix product. */
 sw_status sw_block_fill_attention(struct sw_model *model, const struct sw_unit_call *call, const struct saved *s);
 sw_status sw_block_fill_derived(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s);
-/* Computes the backward pass of a block from dn, the gradient at its MLP's normalised input, in the `narrow` work area.
- */
-sw_status sw_block_attention_backward(struct sw_model *model, const struct sw_unit_call *call, const struct saved *s);
+/* Computes the backward pass of a block from dn, the gradient at its MLP's normalised input. dn may be the `narrow`
+ * work area. */
+sw_status sw_block_attention_backward(struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
+                                      const void *dn);
 sw_status sw_tile_forward(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_tile_recompute(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_tile_backward(struct sw_model *model, const struct sw_unit_call *call);

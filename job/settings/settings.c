@@ -288,7 +288,7 @@ static sw_status settings_check_tensor(const struct sw_settings *s) {
         {s->zero_secondary != NULL && strcmp(s->zero_secondary, SW_NO_SECONDARY) != 0, "--zero-secondary",
          "--zero-secondary " SW_NO_SECONDARY},
     };
-    if (s->experts > 1)
+    if (sw_settings_shares_experts(s))
         SW_TRY(check_experts(s));
     if (s->tensor == SW_OPTION_AUTO)
         return s->rates == NULL ? SW_OK
@@ -310,8 +310,8 @@ static sw_status settings_check_tensor(const struct sw_settings *s) {
     for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
         if (flags[i].given)
             return sw_fail(SW_ERR_ARG, "%s does not work with %s %lld; leave one of them out%s%s", flags[i].flag,
-                           s->experts > 1 ? "--experts" : "--tensor", (long long)sw_settings_part_ranks(s),
-                           flags[i].without != NULL ? ", or give " : "",
+                           sw_settings_shares_experts(s) ? "--experts" : "--tensor",
+                           (long long)sw_settings_part_ranks(s), flags[i].without != NULL ? ", or give " : "",
                            flags[i].without != NULL ? flags[i].without : "");
     return SW_OK;
 }
@@ -343,8 +343,9 @@ int64_t sw_settings_parameters(const struct sw_settings *settings, const struct 
         for (int64_t t = 0; t < units->unit[u].tensor_count; t++) {
             const struct sw_tensor *tensor = &units->unit[u].tensor[t];
             if (u == 0 || sw_unit_find(&units->unit[u - 1], tensor->name) == NULL)
-                parameters += sw_tensor_whole_elems(tensor) *
-                              (settings->experts > 1 && !tensor->part.replicated ? settings->experts : 1);
+                parameters +=
+                    sw_tensor_whole_elems(tensor) *
+                    (sw_settings_shares_experts(settings) && !tensor->part.replicated ? settings->experts : 1);
         }
     return parameters;
 }
