@@ -13,6 +13,7 @@
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { DIVISORS_CHARS = 256 };
 
@@ -503,22 +504,30 @@ sw_status sw_model_rank_units(const struct sw_model_config *config, int ranks, i
     return make_units(config, &cut, optimizer, tuning, out);
 }
 
-/* Refuses experts that a group cannot share out. Adapters of a group's ranks would need sums of their own. */
-static sw_status check_experts(const struct sw_model_config *c, int ranks, int64_t tiles,
-                               const struct sw_tuning *tuning) {
+/* Refuses experts that a group cannot share out. */
+static sw_status check_experts(const struct sw_model_config *c, int ranks, int64_t tiles) {
     if (c->experts == 0)
         return sw_fail(SW_ERR_ARG, "--experts %d shares out the experts of a model, and %s has none; leave it out",
                        ranks, c->family);
     if (c->experts % ranks != 0)
         return sw_fail(SW_ERR_ARG, "--experts %d must divide the model's %lld experts; the nearest that does is %lld",
                        ranks, (long long)c->experts, (long long)nearest_divisor(c->experts, ranks));
-    if (tuning != NULL && (tuning->lora.rank > 0 || tuning->base != SW_BASE_TYPED))
-        return sw_fail(SW_ERR_UNSUPPORTED, "--experts %d does not work with %s; leave one of them out", ranks,
-                       tuning->lora.rank > 0 ? "--lora" : "--base-format");
     if (c->expert_group > 0)
         return sw_fail(SW_ERR_UNSUPPORTED, "--experts %d does not work with --expert-group; leave one of them out",
                        ranks);
     return check_tiles(c, 1, tiles);
+}
+
+/* Refuses adapters of experts, of which each rank of a group would have its own. */
+static sw_status check_adapters(const struct sw_units *units, int ranks) {
+    for (int64_t u = 0; u < units->count; u++)
+        for (int64_t t = 0; t < units->unit[u].tensor_count; t++)
+            if (units->unit[u].tensor[t].added && strstr(units->unit[u].tensor[t].name, ".experts.") != NULL)
+                return sw_fail(SW_ERR_UNSUPPORTED,
+                               "--experts %d does not work with adapters of experts; give --lora-targets attention, or "
+                               "leave --experts out",
+                               ranks);
+    return SW_OK;
 }
 
 static bool lie_alike(const struct sw_units *a, const struct sw_units *b) {
@@ -526,7 +535,8 @@ static bool lie_alike(const struct sw_units *a, const struct sw_units *b) {
     for (int64_t u = 0; alike && u < a->count; u++) {
         const struct sw_unit *one = &a->unit[u], *other = &b->unit[u];
         alike = one->grains == other->grains && one->trained_grain == other->trained_grain &&
-                one->wide_grain == other->wide_grain && one->replicated_grain == other->replicated_grain;
+                one->base_grains == other->base_grains && one->wide_grain == other->wide_grain &&
+                one->replicated_grain == other->replicated_grain;
     }
     return alike;
 }
@@ -547,8 +557,8 @@ static sw_status check_alike(const struct sw_model_config *config, const struct 
     }
     return alike ? SW_OK
                  : sw_fail(SW_ERR_UNSUPPORTED,
-                           "--experts %d gives one rank more of the experts that --freeze names than another; freeze "
-                           "as many of each rank's %lld experts, or all or none",
+                           "--experts %d gives one rank more of the experts that --freeze or --modules-to-save names "
+                           "than another; name as many of each rank's %lld experts, or all or none",
                            cut.expert_ranks, (long long)(config->experts / cut.expert_ranks));
 }
 
@@ -559,11 +569,13 @@ sw_status sw_model_group_units(const struct sw_model_config *config, const struc
     if (!group->experts)
         return sw_model_rank_units(config, group->ranks, group->rank, tiles, optimizer, tuning, out);
     const struct sw_cut cut = {.tiles = tiles, .ranks = 1, .expert_ranks = group->ranks, .expert_rank = group->rank};
-    SW_TRY(check_experts(config, group->ranks, tiles, tuning));
+    SW_TRY(check_experts(config, group->ranks, tiles));
     SW_TRY(check_whole(config, optimizer, tuning));
     struct sw_units *units;
     SW_TRY(make_units(config, &cut, optimizer, tuning, &units));
-    const sw_status status = check_alike(config, &cut, optimizer, tuning, units);
+    sw_status status = check_adapters(units, group->ranks);
+    if (status == SW_OK)
+        status = check_alike(config, &cut, optimizer, tuning, units);
     if (status == SW_OK)
         *out = units;
     else

@@ -261,9 +261,6 @@ static sw_status check_experts(const struct sw_settings *s) {
         const char *flag;
     } flags[] = {
         {s->tensor > 1 || s->tensor == SW_OPTION_AUTO, "--tensor"},
-        {s->dpo, "--dpo"},
-        {s->tuning.lora.rank > 0 || s->adapter != NULL, "--lora"},
-        {s->tuning.base != SW_BASE_TYPED, "--base-format"},
         {s->expert_group > 0, "--expert-group"},
     };
     for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)

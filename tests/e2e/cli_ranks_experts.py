@@ -8,9 +8,10 @@ import shutil
 import struct
 import subprocess
 
+import preference_pairs
 from program import (command, differences, limits, mark, must, numbers_of, scratch_folder, script_test, steps_of, text, tree,
                      write)
-from ranks_jobs import far, threads
+from ranks_jobs import far, mpirun, threads
 
 FOLDER = scratch_folder()
 STEPS, FEW, TOLERANCE = 6, 3, 1e-5
@@ -28,6 +29,9 @@ CONFIGS = {
     "qwen3": {"model_type": "qwen3_moe", **SHAPE, "num_key_value_heads": 2, "head_dim": 8, "moe_intermediate_size": 44,
               "num_experts": 6, "num_experts_per_tok": 3, "norm_topk_prob": True, "tie_word_embeddings": True},
 }
+
+
+ADAPTERS = ("--lora", 4, "--lora-targets", "attention", "--lora-dropout", 0.3, "--lr", 3e-3, "--modules-to-save", "gate")
 
 
 def path(*names):
@@ -90,9 +94,12 @@ def groups_train_as_one_rank_does():
 
 
 def expert_groups_train_as_one_rank_does():
-    """Whole, with validation, with losses of the router, with frozen experts, and with a frozen router."""
+    """Whole, with validation, with losses of the router, with frozen experts, with a frozen router, with adapters of the
+    attention and a trained router, and with a base in 8 bits: its scales are those of whole layers, as every matrix here
+    has a multiple of 256 elements."""
     ways = (("all", ("--val", "9%", "--eval-every", 3)), ("losses", ("--router-aux-loss", 0.5, "--router-z-loss", 0.1)),
-            ("experts", ("--freeze", "*.experts.[0246].*")), ("router", ("--freeze", "*.gate.weight")))
+            ("experts", ("--freeze", "*.experts.[0246].*")), ("router", ("--freeze", "*.gate.weight")), ("adapters", ADAPTERS),
+            ("base", (*ADAPTERS[:-2], "--base-format", "int8")))
     problems = []
     for model in CONFIGS:
         for what, flags in ways if model == "mixtral" else ways[:1]:
@@ -102,6 +109,40 @@ def expert_groups_train_as_one_rank_does():
                 name = f"{model}-{what}-{ranks}-experts-{group}"
                 together(ranks, train(name, *flags, "--experts", group, model=model))
                 problems += far(name, path(name), path(one), tolerance=TOLERANCE)
+    return problems
+
+
+def expert_groups_learn_preferences():
+    """Each rank has pairs of its own, of the training and of the reference before it."""
+    pairs = preference_pairs.write(path("pairs.jsonl"), preference_pairs.plain())
+    preference_pairs.model(path("chatty"))
+    os.remove(path("chatty", "model.safetensors"))
+    write(path("chatty", "config.json"), json.dumps({**CONFIGS["mixtral"], "output_router_logits": False}))
+    problems, numbers = [], []
+    for what, flags in (("whole", ()), ("lora", ADAPTERS[:4])):
+        for ranks, *groups in ((1,), (2, "--experts", 2), (4, "--experts", 2, "--zero", 0),
+                               (4, "--experts", 2, "--zero", 3, "--place", EVERYTHING_AWAY)):
+            name = f"pairs-{what}-{ranks}-{len(groups)}"
+            together(ranks, command("train", "--model", path("chatty"), "--init", "--dpo", "--data", pairs, "--run", path(name), "--steps", FEW,
+                                    "--seq", preference_pairs.SEQ, "--micro-batch", 2, "--batch-tokens", 16 * preference_pairs.SEQ, "--lr", 2e-3,
+                                    "--warmup", 0, "--precision", "fp32", "--threads", 1, "--chunk-grains", 1, *flags, *groups))
+            problems += far(name, path(name), path(f"pairs-{what}-1-0"), tolerance=TOLERANCE)
+            numbers.append(numbers_of(path(name)))
+        problems += [] if numbers[-1] == numbers[-2] else [f"{what}: other bits at another stage"]
+    return problems
+
+
+def processes_have_the_bits_of_threads():
+    """A job of one group and of two by mpirun, which moves the rows by MPI."""
+    problems = []
+    for ranks, flags in ((2, ()), (4, ("--zero", 3, "--place", EVERYTHING_AWAY))):
+        names = [f"processes-{ranks}", f"threads-{ranks}"]
+        for name, words in zip(names, (mpirun((ranks, train(names[0], "--experts", 2, *flags, steps=FEW))),
+                                       threads(ranks, train(names[1], "--experts", 2, *flags, steps=FEW)))):
+            done = limits.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+            problems += [] if done.returncode == 0 else [f"{name}: status {done.returncode}: {done.stderr[-1500:]}"]
+        if not problems and numbers_of(path(names[0])) != numbers_of(path(names[1])):
+            problems.append(f"{ranks} processes have other bits than threads")
     return problems
 
 
@@ -136,13 +177,18 @@ def stages_and_placements_give_the_same_bits():
     table += [("--experts", 2, 2, *place) for place in (*places[:4], places[8])] + [("--experts", 4, 4, *place) for place in places[:2]]
     table += [(kind, 4, 2, f"zero-{zero}-{name}", ("--zero", zero, *flags)) for kind in ("--tensor", "--experts")
               for zero in range(4) for name, flags in places[:2]]
+    narrow = (*ADAPTERS, "--base-format", "nf4", "--optimizer-state", "8bit")
+    table += [("--experts", 2, 2, *place) for place in (("narrow", narrow), ("narrow-away", (*narrow, "--place", EVERYTHING_AWAY)))]
+    table += [("--experts", 4, 2, f"narrow-{zero}", (*narrow, "--zero", zero, *flags))
+              for zero, flags in ((0, ()), (2, ("--recompute", "all")), (3, ()), (3, ("--place", EVERYTHING_AWAY)))]
     problems, numbers = [], {}
     for kind, ranks, group, what, flags in table:
         # Another order of micro-batches adds to a tied table in another order, as it does without groups.
         for model in CONFIGS if (kind, group) == ("--tensor", 4) or (group == 2 and what in ("device", "away")) else ("mixtral",):
             name = f"bits-{model}-{ranks}{kind}-{group}-{what}"
             together(ranks, train(name, *flags, kind, group, model=model, steps=FEW))
-            if numbers.setdefault((kind, model, ranks, group), numbers_of(path(name))) != numbers_of(path(name)):
+            key = (kind, model, ranks, group, what.startswith("narrow"))
+            if numbers.setdefault(key, numbers_of(path(name))) != numbers_of(path(name)):
                 problems.append(f"{name}: other bits than another stage or placement")
             shutil.rmtree(path(name))  # refusals below look at every file that there is
     return problems
@@ -237,7 +283,8 @@ def expert_groups_that_do_not_fit_are_refused():
              ("a dense model", 2, ("--experts", 2), "dense", ("--experts 2", "llama has none")),
              ("ranks", 4, ("--experts", 3), "qwen3", ("--experts 3", "this job has 4")),
              ("both", 2, ("--experts", 2, "--tensor", 2), "mixtral", ("--tensor", "--experts 2")),
-             ("adapters", 2, ("--experts", 2, "--lora", 4, "--lora-targets", "attention"), "mixtral", ("--lora", "--experts 2")),
+             ("adapters of experts", 2, ("--experts", 2, "--lora", 4, "--lora-targets", "attention,mlp"), "mixtral", ("experts",)),
+             ("one expert", 2, ("--experts", 2, *ADAPTERS[:-1], "*.experts.3.*"), "mixtral", ("--experts 2", "--modules-to-save")),
              ("quantized", 2, ("--experts", 2, "--zero", 3, "--gather", "int8"), "mixtral", ("--gather int8", "--experts 2")),
              ("frozen", 2, ("--experts", 2, "--freeze", "*.experts.[13].*"), "mixtral", ("--experts 2", "--freeze")),
              ("units", 2, ("--experts", 2, "--expert-group", 2), "mixtral", ("--expert-group", "--experts 2")),
@@ -272,7 +319,8 @@ def experts_that_are_units_are_sharded_as_blocks_are():
     return problems + refused("units in groups", 2, train("none", "--tensor", 2, "--expert-group", 1), "--expert-group 1", "--tensor 2")
 
 
-script_test.run(groups_train_as_one_rank_does, expert_groups_train_as_one_rank_does, all_tokens_on_the_experts_of_one_rank,
+script_test.run(groups_train_as_one_rank_does, expert_groups_train_as_one_rank_does, expert_groups_learn_preferences,
+                processes_have_the_bits_of_threads, all_tokens_on_the_experts_of_one_rank,
                 stages_and_placements_give_the_same_bits, runs_resume_in_other_groups, runs_resume_in_other_expert_groups,
                 runs_of_groups_are_read_whole, groups_that_experts_do_not_fit_are_refused,
                 expert_groups_that_do_not_fit_are_refused, plan_answers_for_groups,

@@ -299,17 +299,20 @@ static void the_units_of_a_group_have_each_element_once(void **state) {
                                 tile_counts[k % TILE_COUNTS], (sw_optimizer_format)(k / TILE_COUNTS), NULL);
 }
 
-/* Each rank of an expert group has its experts whole, and all else as the others. */
+/* Each rank of an expert group has its experts whole, and all else as the others, adapters and a frozen base too. */
 static void the_units_of_an_expert_group_have_each_element_once(void **state) {
     (void)state;
+    const struct sw_tuning tunings[] = {{.freeze = NULL},
+                                        {.freeze = "blocks:0,*.experts.[024].*"},
+                                        {.lora = {.rank = 3, .targets = "attention"}},
+                                        {.lora = {.rank = 3, .targets = "attention"}, .base = SW_BASE_NF4}};
     for (int i = 0; i < CASES; i++)
         for (int format = 0; cases[i].config.experts > 0 && format < SW_OPTIMIZER_FORMATS; format++)
-            for (int frozen = 0; frozen < 2; frozen++) {
+            for (size_t t = 0; t < sizeof tunings / sizeof tunings[0]; t++) {
                 struct sw_model_config config = cases[i].config;
-                const struct sw_tuning tuning = {.freeze = frozen == 1 ? "blocks:0,*.experts.[024].*" : NULL};
                 config.experts = 6;
                 check_units(&config, &(struct sw_model_group){.ranks = 3, .experts = true}, 1,
-                            (sw_optimizer_format)format, &tuning);
+                            (sw_optimizer_format)format, &tunings[t]);
             }
 }
 
@@ -365,15 +368,12 @@ static void experts_that_ranks_cannot_share_are_refused(void **state) {
     struct sw_units *units;
     struct sw_model_config config = cases[CASES - 1].config;
     struct sw_model_group group = {.ranks = 2, .experts = true};
-    const struct sw_tuning uneven = {.freeze = "*.experts.[02].*"},
-                           lora = {.lora = {.rank = 2, .targets = "attention"}};
+    const struct sw_tuning uneven = {.freeze = "*.experts.[02].*"};
     support_expect_failure(sw_model_group_units(&config, &group, 1, SW_OPTIMIZER_FP32, NULL, &units), SW_ERR_ARG,
                            "--experts 2 must divide the model's 5 experts", "experts");
     config.experts = 6;
     support_expect_failure(sw_model_group_units(&config, &group, 1, SW_OPTIMIZER_FP32, &uneven, &units),
                            SW_ERR_UNSUPPORTED, "--experts 2 gives one rank more of the experts", "frozen experts");
-    support_expect_failure(sw_model_group_units(&config, &group, 1, SW_OPTIMIZER_FP32, &lora, &units),
-                           SW_ERR_UNSUPPORTED, "--experts 2 does not work with --lora", "adapters");
     support_expect_failure(sw_model_group_units(&config, &group, 2, SW_OPTIMIZER_FP32, NULL, &units),
                            SW_ERR_UNSUPPORTED, "whose blocks have experts", "tiles");
     support_expect_failure(sw_model_group_units(&cases[2].config, &group, 1, SW_OPTIMIZER_FP32, NULL, &units),
