@@ -1,10 +1,11 @@
 """Ranks whose devices are GPUs: emulated ones, that an emulated NCCL joins."""
 
+import json
 import os
 import subprocess
 
 from program import command, limits, must, numbers_of, scratch_folder, script_test, steps_of, text, write
-from ranks_jobs import mpirun
+from ranks_jobs import far, mpirun
 
 FOLDER = scratch_folder()
 # Short: what ranks exchange does not depend on the tokens. What is not named is on the device, so that nothing is left to choose.
@@ -28,15 +29,15 @@ def path(name):
 DATA = write(path("data.txt"), text(1, 60 * SEQ))
 
 
-def train(run, *more):
+def train(run, *more, model="gpt2-tiny"):
     more = more if "--place" in more else (*more, *place())
-    return command("train", "--model", "gpt2-tiny", "--init", "--data", DATA, "--run", path(run), "--steps", STEPS,
+    return command("train", "--model", model, "--init", "--data", DATA, "--run", path(run), "--steps", STEPS,
                    "--seq", SEQ, "--micro-batch", 1, "--batch-tokens", 4 * SEQ, "--chunk-grains", 2, "--threads", 1,
                    "--precision", "fp32", "--order", "batch", "--device", "cuda", "--device-memory", "256MiB", "--update", "host", *more)
 
 
-def job(arguments, **environment):
-    return limits.run(mpirun((2, arguments)), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, env=os.environ | environment)
+def job(arguments, ranks=2, **environment):
+    return limits.run(mpirun((ranks, arguments)), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, env=os.environ | environment)
 
 
 def two_ranks_on_one_gpu_are_refused():
@@ -87,6 +88,25 @@ def quantized_exchange_has_the_same_bits_for_every_placement():
     return problems + ([] if numbers[0] == numbers[1] else [f"the bits depend on the placement: {numbers}"])
 
 
+def gpus_share_out_experts():
+    """With the losses of one GPU but for the order of sums, and the same bits for every stage and placement of four."""
+    os.mkdir(path("experts"))
+    write(os.path.join(path("experts"), "config.json"), json.dumps(
+        {"model_type": "mixtral", "vocab_size": 256, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "max_position_embeddings": SEQ, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
+         "tie_word_embeddings": False, "intermediate_size": 32, "num_local_experts": 4, "num_experts_per_tok": 2}))
+    must(*train("experts-one", model=path("experts"))[1:])
+    problems, numbers = [], []
+    for number, (ranks, *flags) in enumerate(((2,), (4, "--zero", 1), (4, "--zero", 3, *AWAY))):
+        run = f"experts-{number}"
+        done = job(train(run, "--allow-shared-gpu", "--experts", 2, *flags, model=path("experts")), ranks=ranks)
+        if done.returncode != 0 or "NCCL" not in done.stderr:
+            return [f"{ranks} ranks {flags}: status {done.returncode}: {done.stderr[-1500:]}"]
+        problems += far(run, path(run), path("experts-one"), tolerance=1e-5)
+        numbers.append(numbers_of(path(run)))
+    return problems + ([] if numbers[1] == numbers[2] else [f"the bits depend on the stage: {numbers[1:]}"])
+
+
 def nccl_that_errs_is_refused():
     """Before anything is made of it, by the collective's name."""
     done = job(train("wrong", "--allow-shared-gpu"), SW_EMULATED_NCCL="wrong")
@@ -95,4 +115,4 @@ def nccl_that_errs_is_refused():
 
 
 script_test.run(two_ranks_on_one_gpu_are_refused, sharing_is_refused_where_nccl_cannot, gpus_train_as_one_does,
-                quantized_exchange_has_the_same_bits_for_every_placement, nccl_that_errs_is_refused)
+                quantized_exchange_has_the_same_bits_for_every_placement, gpus_share_out_experts, nccl_that_errs_is_refused)
