@@ -3,8 +3,7 @@
  *
  * All ranks get all rows: the plan gathers the normalised inputs first, and afterwards adds up the ranks' results in
  * the order of ranks. So it moves the same bytes whatever the routing, and needs no counts of rows from the device.
- * With as many experts for each token as the group has ranks, an exchange of the rows of pairs alone would move as
- * much.
+ * docs/ranks.md says what an exchange of the chosen rows alone would save.
  *
  * A rank computes with the rows of one rank at a time, so its areas are bounded by the pairs of one micro-batch even if
  * all tokens of all ranks choose one expert. It routes each row as that row's own rank would, because a router is small
