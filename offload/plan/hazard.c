@@ -14,11 +14,14 @@
 /* The most steps back that an op waits for. */
 enum { MOST_BACK = 2 };
 
-/* Count of ops of a lane, in a step, that must be done; 0: none. */
+/* Count of ops of a lane, in a step, that must be done; 0: none. Arrays have one entry per lane, and room for a power
+ * of two, so that the compiler handles all lanes at once. */
 typedef int32_t done_count;
+enum { LANES_ROOM = 8 };
+static_assert((int)SW_LANES <= (int)LANES_ROOM, "each lane has an entry");
 
 struct piece_state {
-    done_count reader[SW_LANES];
+    done_count reader[LANES_ROOM];
     done_count writer; /* 0: not written in this step */
     sw_lane writer_lane;
 };
@@ -28,13 +31,13 @@ struct piece_state {
  * other, and only the first has to visit each piece. The record moves to the pieces themselves when an access to the
  * slot names other pieces. */
 struct run_state {
-    int32_t slot_first;          /* number of the slot's first piece among all of the plan */
-    int32_t first, count;        /* numbers of the pieces; count 0: nothing is known, else > 1 */
-    int32_t unwritten;           /* pieces that this step has not written */
-    done_count writer[SW_LANES]; /* last write of any of the pieces, by lane */
-    done_count reader[SW_LANES]; /* last read of any of the pieces since its last write, by lane */
-    bool written;                /* all pieces were written since their states were gathered */
-    bool read[SW_LANES];         /* all pieces were read by this lane since then */
+    int32_t slot_first;            /* number of the slot's first piece among all of the plan */
+    int32_t first, count;          /* numbers of the pieces; count 0: nothing is known, else > 1 */
+    int32_t unwritten;             /* pieces that this step has not written */
+    done_count writer[LANES_ROOM]; /* last write of any of the pieces, by lane */
+    done_count reader[LANES_ROOM]; /* last read of any of the pieces since its last write, by lane */
+    bool written;                  /* all pieces were written since their states were gathered */
+    bool read[SW_LANES];           /* all pieces were read by this lane since then */
 };
 
 /* An access to pieces, none of which its step had written. An access with a generation has a single piece. */
@@ -54,15 +57,14 @@ struct sw_hazards {
     int32_t early_count, early_capacity;
 };
 
-static void need(done_count needed[SW_LANES], sw_lane lane, done_count count) {
-    if (count > needed[lane])
-        needed[lane] = count;
+static void need(done_count needed[LANES_ROOM], sw_lane lane, done_count count) {
+    needed[lane] = count > needed[lane] ? count : needed[lane];
 }
 
 /* Does the same for all lanes. */
-static void need_all(done_count needed[SW_LANES], const done_count count[SW_LANES]) {
-    for (int lane = 0; lane < SW_LANES; lane++)
-        need(needed, (sw_lane)lane, count[lane]);
+static void need_all(done_count needed[restrict LANES_ROOM], const done_count count[restrict LANES_ROOM]) {
+    for (int lane = 0; lane < LANES_ROOM; lane++)
+        needed[lane] = count[lane] > needed[lane] ? count[lane] : needed[lane];
 }
 
 /* Copies the record of a run to each of its pieces. Runs change rarely, so neither this nor collect is inlined. */
@@ -106,7 +108,7 @@ static struct piece_state *find_pieces(const struct sw_hazards *h, int32_t slot,
 }
 
 /* Gathers the earlier ops of the step with which an access to a piece conflicts. */
-static void gather_piece(const struct piece_state *piece, bool write, done_count needed[SW_LANES]) {
+static void gather_piece(const struct piece_state *piece, bool write, done_count needed[LANES_ROOM]) {
     need(needed, piece->writer_lane, piece->writer);
     if (write)
         need_all(needed, piece->reader);
@@ -114,7 +116,7 @@ static void gather_piece(const struct piece_state *piece, bool write, done_count
 
 /* Does the same for an access to one piece, or, if that is NULL, to those of a run. */
 static void gather(const struct piece_state *piece, const struct run_state *run, bool write,
-                   done_count needed[SW_LANES]) {
+                   done_count needed[LANES_ROOM]) {
     if (piece != NULL) {
         gather_piece(piece, write, needed);
         return;
@@ -158,7 +160,7 @@ static sw_status keep_early(struct sw_hazards *h, int32_t op, const struct sw_ac
 }
 
 static sw_status look_up(struct sw_hazards *h, int32_t op, const struct sw_access *access,
-                         done_count needed[SW_LANES]) {
+                         done_count needed[LANES_ROOM]) {
     const int32_t slot = sw_access_slot(access, 0);
     const struct piece_state *piece = find_pieces(h, slot, access->first, access->count);
     const struct run_state *run = &h->run[slot];
@@ -184,30 +186,41 @@ static void record(struct sw_hazards *h, const struct sw_access *access, sw_lane
     }
 }
 
-/* Tells whether the order of a lane makes each of its ops wait for the ones before. */
-static bool is_implied(const struct sw_op *op, int lane) {
-    return (sw_lane)lane == op->lane && !sw_lane_is_io(op->lane);
+/* Returns the set of lanes for which an op may need waits: not its own, if the order of that lane makes each of its ops
+ * wait for the ones before. */
+static unsigned awaitable(const struct sw_op *op) {
+    const unsigned all = (1U << SW_LANES) - 1;
+    return sw_lane_is_io(op->lane) ? all : all & ~(1U << op->lane);
+}
+
+/* Returns the set of lanes with a count. */
+static unsigned lanes_with(const done_count count[LANES_ROOM]) {
+    unsigned set = 0;
+    for (int lane = 0; lane < LANES_ROOM; lane++)
+        set |= (unsigned)(count[lane] > 0) << lane;
+    return set;
 }
 
 sw_status sw_hazards_add(struct sw_hazards *h, int32_t number, const struct sw_access *access, int32_t count) {
     struct sw_op *op = &h->program->op[number];
-    done_count needed[SW_LANES] = {0};
+    done_count needed[LANES_ROOM] = {0};
     for (int32_t a = 0; a < count; a++)
         SW_TRY(look_up(h, number, &access[a], needed));
     for (int32_t a = 0; a < count; a++)
         record(h, &access[a], op->lane, op->position + 1);
     SW_TRY(reserve((void **)&h->wait, h->wait_count, SW_LANES, &h->wait_capacity, sizeof *h->wait));
     op->first_wait = h->wait_count;
-    for (int lane = 0; lane < SW_LANES; lane++)
-        if (needed[lane] > 0 && !is_implied(op, lane))
-            h->wait[h->wait_count++] = (struct sw_wait){.lane = (sw_lane)lane, .position = needed[lane] - 1};
+    for (unsigned set = lanes_with(needed) & awaitable(op); set != 0; set &= set - 1) {
+        const int lane = __builtin_ctz(set);
+        h->wait[h->wait_count++] = (struct sw_wait){.lane = (sw_lane)lane, .position = needed[lane] - 1};
+    }
     op->wait_count = (int8_t)(h->wait_count - op->first_wait);
     return SW_OK;
 }
 
 /* Gathers the ops of earlier steps with which an access conflicts, by the number of steps back. */
 static void look_back(const struct sw_hazards *h, const struct early_access *early,
-                      done_count needed[MOST_BACK + 1][SW_LANES]) {
+                      done_count needed[MOST_BACK + 1][LANES_ROOM]) {
     if (early->generation == SW_GENERATION_NONE) {
         const struct piece_state *piece = find_pieces(h, early->slot, early->first, early->count);
         gather(piece, &h->run[early->slot], early->write, needed[1]);
@@ -221,10 +234,11 @@ static void look_back(const struct sw_hazards *h, const struct early_access *ear
 }
 
 /* Gives an op its waits: on each lane for the latest op that it conflicts with. */
-static void merge_waits(struct sw_hazards *h, struct sw_op *op, done_count earlier[MOST_BACK + 1][SW_LANES]) {
+static void merge_waits(struct sw_hazards *h, struct sw_op *op, done_count earlier[MOST_BACK + 1][LANES_ROOM]) {
     struct sw_program *program = h->program;
     const struct sw_wait *own = &h->wait[op->first_wait], *own_end = own + op->wait_count;
     op->first_wait = program->wait_count;
+    const unsigned may_wait = awaitable(op);
     for (int lane = 0; lane < SW_LANES; lane++) {
         int back = 1;
         if (own < own_end && (int)own->lane == lane) {
@@ -233,7 +247,7 @@ static void merge_waits(struct sw_hazards *h, struct sw_op *op, done_count earli
         }
         while (back <= MOST_BACK && earlier[back][lane] == 0)
             back++;
-        if (back <= MOST_BACK && !is_implied(op, lane))
+        if (back <= MOST_BACK && (may_wait >> lane & 1) != 0)
             program->wait[program->wait_count++] = (struct sw_wait){
                 .lane = (sw_lane)lane, .position = earlier[back][lane] - 1, .steps_back = (int8_t)back};
     }
@@ -263,7 +277,7 @@ sw_status sw_hazards_end(struct sw_hazards *h) {
             keep_waits(h, &program->op[i]);
             continue;
         }
-        done_count earlier[MOST_BACK + 1][SW_LANES] = {0};
+        done_count earlier[MOST_BACK + 1][LANES_ROOM] = {0};
         for (; early < early_end && early->op == i; early++)
             look_back(h, early, earlier);
         merge_waits(h, &program->op[i], earlier);

@@ -9,6 +9,7 @@
 
 #include "core/dtype.h"
 #include "core/quant.h"
+#include "core/size.h"
 #include "core/status.h"
 #include "offload/plan/ops.h"
 #include "offload/plan/placement.h"
@@ -319,7 +320,9 @@ void sw_plan_print(const struct sw_plan *plan, FILE *out);
 /* Returns the group of an op in a timeline. */
 sw_work sw_op_work(const struct sw_op *op);
 /* Returns the number of ranks that share state, at least 1. */
-int sw_plan_ranks(const struct sw_plan *plan);
+static inline int sw_plan_ranks(const struct sw_plan *plan) {
+    return plan->spec.ranks > 1 ? plan->spec.ranks : 1;
+}
 /* Tells whether training changes weights of a unit: not all of it is frozen. */
 static inline bool sw_plan_trains(const struct sw_plan *plan, int64_t unit) {
     const struct sw_unit *u = &plan->spec.units->unit[unit];
@@ -333,7 +336,9 @@ static inline struct sw_span sw_plan_trained(const struct sw_plan *plan, int64_t
                : (struct sw_span){0};
 }
 /* Tells whether the backward pass goes through a unit: training changes the unit or one before it. */
-bool sw_plan_passes_back(const struct sw_plan *plan, int64_t unit);
+static inline bool sw_plan_passes_back(const struct sw_plan *plan, int64_t unit) {
+    return unit >= plan->first_trained;
+}
 /* Returns the grains of a unit that are not in its base: those of its weights. */
 static inline struct sw_span sw_plan_typed(const struct sw_plan *plan, int64_t unit) {
     const struct sw_unit *u = &plan->spec.units->unit[unit];
@@ -347,10 +352,20 @@ bool sw_plan_chunk_is_frozen(const struct sw_plan *plan, int64_t unit, int64_t i
  * of a unit with both spans begin some grains behind the start, so that no piece holds grains of both. */
 int64_t sw_plan_slot_grain(const struct sw_plan *plan, int32_t slot, sw_content content, int64_t unit);
 /* Returns the micro-batches of the largest group, and the number of groups. */
-int64_t sw_plan_group(const struct sw_plan *plan);
-int64_t sw_plan_groups(const struct sw_plan *plan);
+static inline int64_t sw_plan_group(const struct sw_plan *plan) {
+    return sw_min_i64(plan->spec.group, plan->spec.micro_batches);
+}
+static inline int64_t sw_plan_groups(const struct sw_plan *plan) {
+    return sw_div_up(plan->spec.micro_batches, sw_plan_group(plan));
+}
 /* Tells whether each rank has but a shard of a state. */
-bool sw_plan_is_sharded(const struct sw_plan *plan, sw_state state);
+static inline bool sw_plan_is_sharded(const struct sw_plan *plan, sw_state state) {
+    static const int from_stage[SW_STATES] = {[SW_WEIGHTS] = SW_ZERO_WEIGHTS,
+                                              [SW_GRADS] = SW_ZERO_OPTIMIZER,
+                                              [SW_OPTIMIZER] = SW_ZERO_OPTIMIZER,
+                                              [SW_ACTS] = SW_ZERO_WEIGHTS + 1};
+    return sw_plan_ranks(plan) > 1 && plan->spec.zero >= from_stage[state];
+}
 /* Tells whether each rank updates its shard of weights, gathers the others' and keeps the whole. */
 bool sw_plan_keeps_whole_weights(const struct sw_plan *plan);
 /* Tells whether each group's gradients are reduced by themselves, so that no rank keeps accumulators of more than its
@@ -360,7 +375,10 @@ bool sw_plan_reduces_groups(const struct sw_plan *plan);
 bool sw_plan_quantizes_weights(const struct sw_plan *plan);
 bool sw_plan_quantizes_grads(const struct sw_plan *plan);
 /* Tells whether a unit's update runs on the device: its optimizer lives there, or update_on_device says so. */
-bool sw_plan_updates_on_device(const struct sw_plan *plan, int64_t unit);
+static inline bool sw_plan_updates_on_device(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_trains(plan, unit) &&
+           (plan->placement[unit].tier[SW_OPTIMIZER] == SW_DEVICE || plan->spec.update_on_device[unit]);
+}
 /* Tells whether some steps carry a save, and not all commit. */
 bool sw_plan_saves(const struct sw_plan *plan);
 /* Tells whether any state of any unit lives on NVMe. */
@@ -375,11 +393,15 @@ int64_t sw_plan_input_bytes(const struct sw_plan *plan, int64_t unit);
 int64_t sw_plan_input_pages(const struct sw_plan *plan, int64_t unit);
 
 /* Returns the ranks of a tensor group, at least 1; those of the whole job; and this one's number in the job. */
-int sw_plan_tensor_ranks(const struct sw_plan *plan);
+static inline int sw_plan_tensor_ranks(const struct sw_plan *plan) {
+    return plan->spec.tensor.ranks > 1 ? plan->spec.tensor.ranks : 1;
+}
 int sw_plan_job_ranks(const struct sw_plan *plan);
 int sw_plan_job_rank(const struct sw_plan *plan);
 /* Returns the ranks of a group of either kind, at least 1, and this one's number in it. */
-int sw_plan_group_ranks(const struct sw_plan *plan);
+static inline int sw_plan_group_ranks(const struct sw_plan *plan) {
+    return plan->spec.experts.ranks > 1 ? plan->spec.experts.ranks : sw_plan_tensor_ranks(plan);
+}
 int sw_plan_group_rank(const struct sw_plan *plan);
 /* Tells whether ranks share out the experts of a unit. */
 bool sw_plan_shares_experts(const struct sw_plan *plan, int64_t unit);
@@ -394,22 +416,33 @@ struct sw_span sw_plan_replicated_of(const struct sw_plan *plan, int64_t unit, i
 /* Tells whether a unit of a tensor group continues the sum that the unit before began. A rank's output of the latter is
  * its own and is not exchanged: the group adds the sums up behind the last unit that continues them, and in the
  * backward pass the gradient at their norm, at the unit that began them, which alone has the norm. */
-bool sw_plan_continues(const struct sw_plan *plan, int64_t unit);
-/* Tells whether each rank of a tensor group keeps only its rows of a unit's input, or of any unit's. A unit that
+static inline bool sw_plan_continues(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_tensor_ranks(plan) > 1 && plan->spec.cost[unit].continues;
+}
+/* Tells whether each rank of a tensor group normalises its rows alone; then it also keeps no others. */
+static inline bool sw_plan_is_sequence_parallel(const struct sw_plan *plan) {
+    return sw_plan_tensor_ranks(plan) > 1 && plan->spec.tensor.sequence;
+}
+/* Tells whether each rank of a tensor group keeps only its rows of some unit's input, or of this unit's. A unit that
  * continues a sum keeps its input whole, because the input is the rank's own. */
-bool sw_plan_partitions_input(const struct sw_plan *plan, int64_t unit);
-bool sw_plan_partitions_inputs(const struct sw_plan *plan);
+static inline bool sw_plan_partitions_inputs(const struct sw_plan *plan) {
+    return sw_plan_is_sequence_parallel(plan) || (sw_plan_tensor_ranks(plan) > 1 && plan->spec.tensor.partition_inputs);
+}
+static inline bool sw_plan_partitions_input(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_partitions_inputs(plan) && !sw_plan_continues(plan, unit);
+}
 /* Tells whether a unit's backward pass needs no more of a partitioned input than this rank's rows, for the norm, where
  * that comes after it: nothing of the unit is computed again. The group then does not gather the input. */
 bool sw_plan_recalls_rows(const struct sw_plan *plan, int64_t unit);
 /* Tells whether the backward pass of a unit leaves the gradients of its products' weights to ops of their own, beside
  * which the group exchanges the gradient at its norm: a block's in a group, if it is not in tiles. */
-bool sw_plan_splits_backward(const struct sw_plan *plan, int64_t unit);
+static inline bool sw_plan_splits_backward(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_tensor_ranks(plan) > 1 && plan->spec.tensor.product_bytes > 0 && unit > 0 &&
+           unit + 1 < plan->spec.units->count;
+}
 /* Tells whether a unit's backward op needs the normalised input, which with sequence parallelism the plan keeps apart:
  * its matrix products are computed again. Else only the gradient of the first product's weights does. */
 bool sw_plan_recalls_normed(const struct sw_plan *plan, int64_t unit);
-/* Tells whether each rank of a tensor group normalises its rows alone; then it also keeps no others. */
-bool sw_plan_is_sequence_parallel(const struct sw_plan *plan);
 /* Returns the bytes of a row of a micro-batch, of which every unit's output has as many; in a tensor group. */
 int64_t sw_plan_row_bytes(const struct sw_plan *plan);
 
@@ -457,7 +490,9 @@ int64_t sw_plan_staging_bytes(int ranks);
 /* Returns the bytes of a unit's grain where only this content lies; 0: the content is not counted in grains. */
 int64_t sw_plan_grain_bytes(const struct sw_plan *plan, sw_content content, int64_t unit);
 /* Return the bytes of grains in the compute type, of a unit's weights as they lie and cross links, and of records. */
-int64_t sw_plan_typed_bytes(const struct sw_plan *plan, int64_t grains);
+static inline int64_t sw_plan_typed_bytes(const struct sw_plan *plan, int64_t grains) {
+    return grains * SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
+}
 int64_t sw_plan_weights_bytes(const struct sw_plan *plan, int64_t unit, int64_t grains);
 int64_t sw_plan_optimizer_bytes(const struct sw_plan *plan, int64_t grains);
 

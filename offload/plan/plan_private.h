@@ -100,11 +100,22 @@ enum { SW_RING_CHUNKS_BEHIND = 16 };
 
 /* Returns the unit whose kept input a unit's backward pass reads: the unit itself where its input is kept. */
 int64_t sw_plan_backward_input(const struct sw_plan *plan, int64_t unit);
+/* Returns the frozen weights of a unit that is trained; of another unit, no grains. */
+static inline struct sw_span sw_plan_frozen(const struct sw_plan *plan, int64_t unit) {
+    const struct sw_unit *u = &plan->spec.units->unit[unit];
+    const int64_t grains = sw_plan_trains(plan, unit) ? u->trained_grain - u->base_grains : 0;
+    return (struct sw_span){.first_grain = u->base_grains, .grains = grains};
+}
 /* Returns the number of a unit's trained grains. */
-int64_t sw_plan_trained_grains(const struct sw_plan *plan, int64_t unit);
+static inline int64_t sw_plan_trained_grains(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_trained(plan, unit).grains;
+}
 /* Returns how many grains the weights of a unit begin behind the start of a slot that holds them whole. A unit's first
  * weights are those behind its base. */
-int64_t sw_plan_lead_grains(const struct sw_plan *plan, int64_t unit);
+static inline int64_t sw_plan_lead_grains(const struct sw_plan *plan, int64_t unit) {
+    const int64_t frozen = sw_plan_frozen(plan, unit).grains;
+    return frozen == 0 ? 0 : sw_round_up(frozen, plan->spec.chunk_grains) - frozen;
+}
 /* Returns the number of chunks of a unit's whole weights, and of its trained span. */
 int64_t sw_plan_chunks(const struct sw_plan *plan, int64_t unit);
 int64_t sw_plan_trained_chunks(const struct sw_plan *plan, int64_t unit);
@@ -113,15 +124,17 @@ bool sw_plan_all_gathers_weights(const struct sw_plan *plan);
 /* Tells whether the ranks gather a unit's weights quantized: not those of a unit with both spans or a base. */
 bool sw_plan_gathers_quantized(const struct sw_plan *plan, int64_t unit);
 /* Tells whether a unit's whole weights live on the device. */
-bool sw_plan_has_whole_on_device(const struct sw_plan *plan, int64_t unit);
+static inline bool sw_plan_has_whole_on_device(const struct sw_plan *plan, int64_t unit) {
+    return plan->placement[unit].tier[SW_WEIGHTS] == SW_DEVICE && !sw_plan_is_sharded(plan, SW_WEIGHTS);
+}
 /* Returns what memory of a tier holds of a unit's state: gradients that live on the device are whole before they are
  * reduced. */
 struct sw_span sw_plan_kept(const struct sw_plan *plan, sw_state state, int64_t unit, sw_tier tier);
 
 /* Returns what the ranks share out of a unit as its shards: its trained span; of a frozen unit, its weights. */
-struct sw_span sw_plan_shared(const struct sw_plan *plan, int64_t unit);
-/* Returns the frozen weights of a unit that is trained; of another unit, no grains. */
-struct sw_span sw_plan_frozen(const struct sw_plan *plan, int64_t unit);
+static inline struct sw_span sw_plan_shared(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_trains(plan, unit) ? sw_plan_trained(plan, unit) : sw_plan_typed(plan, unit);
+}
 /* Returns the number of chunks of these that this rank has, and one of them. */
 int64_t sw_plan_own_frozen_chunks(const struct sw_plan *plan, int64_t unit);
 struct sw_span sw_plan_own_frozen_chunk(const struct sw_plan *plan, int64_t unit, int64_t chunk);
@@ -148,7 +161,9 @@ struct sw_span sw_plan_secondary_chunk(const struct sw_plan *plan, int64_t unit,
 struct sw_span sw_plan_secondary(const struct sw_plan *plan, int64_t unit);
 
 /* Tells whether a unit's optimizer state passes through the device for its update. */
-bool sw_plan_streams_optimizer(const struct sw_plan *plan, int64_t unit);
+static inline bool sw_plan_streams_optimizer(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_updates_on_device(plan, unit) && plan->placement[unit].tier[SW_OPTIMIZER] != SW_DEVICE;
+}
 /* Tells whether a unit that lives elsewhere has the slot of embedding and head, rather than one of those of blocks. */
 bool sw_plan_has_typed_slot(const struct sw_plan *plan, int64_t unit);
 /* Tells whether the host gathers the embedding's rows that a step's tokens name, and only these go to the device. */

@@ -5,18 +5,6 @@
 
 #include <string.h>
 
-int sw_plan_ranks(const struct sw_plan *plan) {
-    return plan->spec.ranks > 1 ? plan->spec.ranks : 1;
-}
-
-int sw_plan_tensor_ranks(const struct sw_plan *plan) {
-    return plan->spec.tensor.ranks > 1 ? plan->spec.tensor.ranks : 1;
-}
-
-int sw_plan_group_ranks(const struct sw_plan *plan) {
-    return plan->spec.experts.ranks > 1 ? plan->spec.experts.ranks : sw_plan_tensor_ranks(plan);
-}
-
 int sw_plan_group_rank(const struct sw_plan *plan) {
     return plan->spec.experts.ranks > 1 ? plan->spec.experts.rank : plan->spec.tensor.rank;
 }
@@ -40,30 +28,6 @@ int sw_plan_job_rank(const struct sw_plan *plan) {
 
 struct sw_span sw_plan_rows_of(const struct sw_plan *plan, int tensor_rank) {
     return sw_shard(sw_plan_group_rows(plan), sw_plan_group_ranks(plan), tensor_rank);
-}
-
-bool sw_plan_passes_back(const struct sw_plan *plan, int64_t unit) {
-    return unit >= plan->first_trained;
-}
-
-int64_t sw_plan_group(const struct sw_plan *plan) {
-    return sw_min_i64(plan->spec.group, plan->spec.micro_batches);
-}
-
-int64_t sw_plan_groups(const struct sw_plan *plan) {
-    return sw_div_up(plan->spec.micro_batches, sw_plan_group(plan));
-}
-
-bool sw_plan_is_sharded(const struct sw_plan *plan, sw_state state) {
-    static const int from_stage[SW_STATES] = {[SW_WEIGHTS] = SW_ZERO_WEIGHTS,
-                                              [SW_GRADS] = SW_ZERO_OPTIMIZER,
-                                              [SW_OPTIMIZER] = SW_ZERO_OPTIMIZER,
-                                              [SW_ACTS] = SW_ZERO_WEIGHTS + 1};
-    return sw_plan_ranks(plan) > 1 && plan->spec.zero >= from_stage[state];
-}
-
-bool sw_plan_has_whole_on_device(const struct sw_plan *plan, int64_t unit) {
-    return plan->placement[unit].tier[SW_WEIGHTS] == SW_DEVICE && !sw_plan_is_sharded(plan, SW_WEIGHTS);
 }
 
 bool sw_plan_all_gathers_weights(const struct sw_plan *plan) {
@@ -143,15 +107,6 @@ bool sw_plan_gathers_rows(const struct sw_plan *plan) {
            spec->gathered_bytes <= whole_bytes / spec->micro_batches;
 }
 
-bool sw_plan_updates_on_device(const struct sw_plan *plan, int64_t unit) {
-    return sw_plan_trains(plan, unit) &&
-           (plan->placement[unit].tier[SW_OPTIMIZER] == SW_DEVICE || plan->spec.update_on_device[unit]);
-}
-
-bool sw_plan_streams_optimizer(const struct sw_plan *plan, int64_t unit) {
-    return sw_plan_updates_on_device(plan, unit) && plan->placement[unit].tier[SW_OPTIMIZER] != SW_DEVICE;
-}
-
 bool sw_plan_saves(const struct sw_plan *plan) {
     return plan->spec.train && !plan->commit_every_step && !plan->spec.one_generation;
 }
@@ -195,30 +150,9 @@ int64_t sw_plan_backward_input(const struct sw_plan *plan, int64_t unit) {
     return unit;
 }
 
-bool sw_plan_partitions_inputs(const struct sw_plan *plan) {
-    return sw_plan_is_sequence_parallel(plan) || (sw_plan_tensor_ranks(plan) > 1 && plan->spec.tensor.partition_inputs);
-}
-
-bool sw_plan_continues(const struct sw_plan *plan, int64_t unit) {
-    return sw_plan_tensor_ranks(plan) > 1 && plan->spec.cost[unit].continues;
-}
-
-bool sw_plan_partitions_input(const struct sw_plan *plan, int64_t unit) {
-    return sw_plan_partitions_inputs(plan) && !sw_plan_continues(plan, unit);
-}
-
-bool sw_plan_is_sequence_parallel(const struct sw_plan *plan) {
-    return sw_plan_tensor_ranks(plan) > 1 && plan->spec.tensor.sequence;
-}
-
 bool sw_plan_recalls_rows(const struct sw_plan *plan, int64_t unit) {
     return sw_plan_partitions_input(plan, unit) && !sw_plan_is_sequence_parallel(plan) &&
            sw_plan_keeps_input(plan, unit) && plan->recompute[unit] == SW_RECOMPUTE_NOTHING;
-}
-
-bool sw_plan_splits_backward(const struct sw_plan *plan, int64_t unit) {
-    return sw_plan_tensor_ranks(plan) > 1 && plan->spec.tensor.product_bytes > 0 && unit > 0 &&
-           unit + 1 < plan->spec.units->count;
 }
 
 bool sw_plan_recalls_normed(const struct sw_plan *plan, int64_t unit) {
@@ -358,21 +292,6 @@ static int64_t unit_grains(const struct sw_plan *plan, int64_t unit) {
     return plan->spec.units->unit[unit].grains;
 }
 
-int64_t sw_plan_trained_grains(const struct sw_plan *plan, int64_t unit) {
-    return sw_plan_trained(plan, unit).grains;
-}
-
-struct sw_span sw_plan_frozen(const struct sw_plan *plan, int64_t unit) {
-    const struct sw_unit *u = &plan->spec.units->unit[unit];
-    const int64_t grains = sw_plan_trains(plan, unit) ? u->trained_grain - u->base_grains : 0;
-    return (struct sw_span){.first_grain = u->base_grains, .grains = grains};
-}
-
-int64_t sw_plan_lead_grains(const struct sw_plan *plan, int64_t unit) {
-    const int64_t frozen = sw_plan_frozen(plan, unit).grains;
-    return frozen == 0 ? 0 : sw_round_up(frozen, plan->spec.chunk_grains) - frozen;
-}
-
 int64_t sw_plan_frozen_chunks(const struct sw_plan *plan, int64_t unit) {
     return sw_div_up(sw_plan_frozen(plan, unit).grains, plan->spec.chunk_grains);
 }
@@ -391,20 +310,12 @@ int64_t sw_plan_slot_grain(const struct sw_plan *plan, int32_t slot, sw_content 
                    : sw_plan_trained(plan, unit).first_grain;
 }
 
-int64_t sw_plan_typed_bytes(const struct sw_plan *plan, int64_t grains) {
-    return grains * SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
-}
-
 int64_t sw_plan_weights_bytes(const struct sw_plan *plan, int64_t unit, int64_t grains) {
     return grains * sw_units_weights_bytes(plan->spec.units, unit, plan->spec.type);
 }
 
 int64_t sw_plan_optimizer_bytes(const struct sw_plan *plan, int64_t grains) {
     return grains * sw_optimizer_grain_bytes(plan->spec.units->optimizer);
-}
-
-struct sw_span sw_plan_shared(const struct sw_plan *plan, int64_t unit) {
-    return sw_plan_trains(plan, unit) ? sw_plan_trained(plan, unit) : sw_plan_typed(plan, unit);
 }
 
 /* Returns a rank's shard of a span. */

@@ -13,6 +13,8 @@ struct sw_span {
 
 /* Returns a rank's shard of a unit. */
 static inline struct sw_span sw_shard(int64_t unit_grains, int ranks, int rank) {
+    if (ranks == 1) /* most often, and a division takes long */
+        return (struct sw_span){.grains = unit_grains};
     const int64_t each = unit_grains / ranks, rest = unit_grains % ranks;
     return (struct sw_span){.first_grain = each * rank + (rank < rest ? rank : rest), .grains = each + (rank < rest)};
 }
