@@ -5,6 +5,7 @@
 #include "core/text/text.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -19,6 +20,32 @@ enum { DEFAULT_COLUMNS = 80, LEAST_COLUMNS = 40, MOST_COLUMNS = 120, LINE_CHARS 
 static _Thread_local int log_rank;
 static atomic_bool is_quiet;
 static atomic_bool progress_open; /* the line on the terminal is not ended yet */
+
+static struct {
+    pthread_mutex_t mutex;
+    sw_log_receiver function; /* NULL: messages go to standard error */
+    void *context;
+} receiver = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+void sw_log_send_to(sw_log_receiver function, void *context) {
+    pthread_mutex_lock(&receiver.mutex);
+    receiver.function = function;
+    receiver.context = context;
+    pthread_mutex_unlock(&receiver.mutex);
+}
+
+/* Hands a message to the receiver. Returns false if there is none. */
+static bool hand_on(const char *prefix, const char *text) {
+    char line[LINE_CHARS];
+    pthread_mutex_lock(&receiver.mutex);
+    const bool received = receiver.function != NULL;
+    if (received) {
+        sw_visible_line(text, line, sizeof line);
+        receiver.function(receiver.context, prefix[0] != '\0', line);
+    }
+    pthread_mutex_unlock(&receiver.mutex);
+    return received;
+}
 
 void sw_log_set_rank(int rank) {
     log_rank = rank;
@@ -108,6 +135,8 @@ static void log_line(const char *prefix, const char *format, va_list args) {
     char text[LINE_CHARS], line[LINE_CHARS];
     const char *end = atomic_exchange(&progress_open, false) ? "\n" : "";
     vsnprintf(text, sizeof text, format, args);
+    if (hand_on(prefix, text))
+        return;
     const int used = snprintf(line, sizeof line, "%s%s", end, prefix);
     sw_visible_line(text, line + used, sizeof line - (size_t)used - 1);
     break_line(line, stderr);
@@ -263,7 +292,7 @@ static int fitting_chars(const char *text, int columns) {
 }
 
 void sw_log_progress(const char *text) {
-    if (log_rank != 0 || is_quiet)
+    if (log_rank != 0 || is_quiet || receiver.function != NULL)
         return;
     char line[LINE_CHARS], shown[LINE_CHARS / 2];
     sw_visible_line(text, shown, sizeof shown);

@@ -48,6 +48,12 @@ void sw_log_progress(const char *text);
 /* Ends the line of sw_log_progress, so that other output begins on a new line. */
 void sw_log_end_progress(void);
 
+/* Sends the messages of sw_log_info, _warn and _error to a function instead of standard error, one at a time and
+ * without line end, and shows no progress. For programs that this code is a library of. NULL: to standard error, as at
+ * first. */
+typedef void (*sw_log_receiver)(void *context, bool warning, const char *line);
+void sw_log_send_to(sw_log_receiver receiver, void *context);
+
 /* Makes the process quiet: it shows warnings and errors, but no information or progress. */
 void sw_log_set_quiet(void);
 bool sw_log_is_quiet(void);

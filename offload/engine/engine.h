@@ -104,6 +104,11 @@ struct sw_unit_ops {
     /* Tells from a routing whether a `routed` unit has rows. Called on the host, by any thread. NULL: no unit is
      * routed. */
     bool (*has_rows)(void *context, int64_t unit, const void *routing);
+    /* For a plan that is update_only: elements [first, first+count) of a unit, whole grains. take: writes the caller's
+     * gradients in the compute type, zeros as padding; it is called twice a step for the same gradients, by the update
+     * lane's thread. give: receives new weights, by that thread, or from sw_engine_restore. */
+    sw_status (*take)(void *context, int64_t unit, int64_t first, int64_t count, void *grads);
+    sw_status (*give)(void *context, int64_t unit, int64_t first, int64_t count, const void *weights);
     void (*gather)(void *context, const struct sw_gather_call *call); /* NULL if the plan's gathered_bytes is 0 */
     /* Adds the sums of a micro-batch's pairs to `out`. tokens: as in sw_engine_tokens; losses: call->loss as the head
      * wrote it. Any thread of the host may call it. NULL if the plan has no pair_sequences. */

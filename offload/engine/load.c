@@ -248,6 +248,8 @@ static sw_status put_weights(struct loader *self, struct box *box) {
     const struct sw_plan *plan = engine->plan;
     if (is_base(plan, box))
         return put_base(self, box);
+    if (plan->spec.update_only) /* the caller has them */
+        return SW_OK;
     const int64_t bytes = sw_plan_weights_bytes(plan, box->unit, box->grains);
     const int32_t slot = sw_plan_weights_home(plan, box->unit, box->first_grain);
     switch (plan->slot[slot].tier) {
@@ -450,18 +452,24 @@ static sw_status first_error(const struct fill *fill) {
     return SW_OK;
 }
 
+/* Returns where the weights of a box are made: in its own room, or where they live in host memory. */
+static char *rounded_of(const struct sw_engine *engine, const struct box *box) {
+    const struct sw_plan *plan = engine->plan;
+    const int32_t slot = is_base(plan, box) ? sw_plan_base_home(plan, box->unit)
+                                            : sw_plan_weights_home(plan, box->unit, box->first_grain);
+    if (plan->slot[slot].tier == SW_HOST && !is_base(plan, box))
+        return home_of(engine, slot, box);
+    if (plan->slot[slot].tier == SW_HOST && keeps_all(plan, box))
+        return home_of_base(engine, box);
+    return box->weights;
+}
+
 /* Lets the team fill a box while the one before is sent on. */
 static sw_status fill_box(struct loader *self, struct box *box) {
     const struct sw_load *load = self->load;
     const struct sw_plan *plan = self->engine->plan;
-    const int32_t slot = is_base(plan, box) ? sw_plan_base_home(plan, box->unit)
-                                            : sw_plan_weights_home(plan, box->unit, box->first_grain);
     struct fill fill = {.loader = self, .box = box};
-    box->rounded = box->weights;
-    if (plan->slot[slot].tier == SW_HOST && !is_base(plan, box))
-        box->rounded = home_of(self->engine, slot, box);
-    else if (plan->slot[slot].tier == SW_HOST && keeps_all(plan, box))
-        box->rounded = home_of_base(self->engine, box);
+    box->rounded = plan->spec.update_only ? box->weights : rounded_of(self->engine, box);
     box->home = home_of_records(self->engine, box);
     if (load->prepare != NULL)
         SW_TRY(

@@ -273,6 +273,23 @@ static sw_status run_update(const struct op_run *run) {
     return packs ? sw_engine_pack(engine, run->lane->stream, op->unit, at, records, weights) : SW_OK;
 }
 
+static sw_status run_take_gradients(const struct op_run *run) {
+    const struct sw_engine *engine = run->engine;
+    const struct sw_op *op = run->op;
+    void *grads = sw_engine_operand(engine, op, SW_ROLE_GRADS);
+    double *sums = sw_engine_operand(engine, op, SW_ROLE_SQUARE_SUMS);
+    const int64_t first = op->first_grain * SW_GRAIN_ELEMS, elems = op->grains * SW_GRAIN_ELEMS;
+    SW_TRY(engine->spec.ops.take(engine->spec.ops.context, op->unit, first, elems, grads));
+    return sums == NULL ? SW_OK : sw_square_sums(run->lane->stream, engine->plan->spec.type, elems, grads, sums);
+}
+
+static sw_status run_give_weights(const struct op_run *run) {
+    const struct sw_op *op = run->op;
+    const struct sw_unit_ops *ops = &run->engine->spec.ops;
+    return ops->give(ops->context, op->unit, op->first_grain * SW_GRAIN_ELEMS, op->grains * SW_GRAIN_ELEMS,
+                     sw_engine_operand(run->engine, op, SW_ROLE_WEIGHTS));
+}
+
 static sw_status run_upload(const struct op_run *run) {
     const struct sw_access *from = sw_engine_next_operand(run->engine, run->op, SW_ROLE_FROM, NULL);
     return sw_copy_to_device(run->lane->stream, sw_engine_operand(run->engine, run->op, SW_ROLE_TO),
@@ -708,6 +725,8 @@ static const run_function run_of[SW_OP_KINDS] = {
     [SW_OP_COMPUTE_NORM] = run_compute_norm,
     [SW_OP_UPDATE_ON_HOST] = run_update,
     [SW_OP_UPDATE_ON_DEVICE] = run_update,
+    [SW_OP_TAKE_GRADIENTS] = run_take_gradients,
+    [SW_OP_GIVE_WEIGHTS] = run_give_weights,
     [SW_OP_GATHER_ROWS] = run_gather_rows,
     [SW_OP_UPLOAD] = run_upload,
     [SW_OP_DOWNLOAD] = run_download,

@@ -55,11 +55,16 @@ static void *optimizer_staging(struct sw_engine *engine) {
     return sw_engine_piece(engine, sw_plan_buffer(engine->plan, SW_BUFFER_OPTIMIZER), 0);
 }
 
-/* Copies a chunk of rounded weights from the staging ring to where the unit's weights live. */
+/* Copies a chunk of rounded weights from the staging ring to where the unit's weights live: in the engine, or with the
+ * caller. */
 static sw_status place_weights(struct sw_engine *engine, const struct chunk *chunk, void *staging) {
     const struct sw_plan *plan = engine->plan;
     const int64_t bytes = sw_plan_weights_bytes(plan, chunk->unit, chunk->grains);
     const int64_t each = sw_units_stored_grains(plan->spec.units, chunk->unit, plan->spec.type);
+    const struct sw_unit_ops *ops = &engine->spec.ops;
+    if (plan->spec.update_only)
+        return ops->give(ops->context, chunk->unit, chunk->first_grain * SW_GRAIN_ELEMS, chunk->grains * SW_GRAIN_ELEMS,
+                         staging);
     const int32_t slot = sw_plan_weights_home(plan, chunk->unit, chunk->first_grain);
     if (plan->slot[slot].tier == SW_NVME) {
         const struct sw_store_transfer write = {.write = true,

@@ -255,6 +255,8 @@ void sw_build_backward(struct sw_builder *b, struct sw_group *group);
 void sw_build_inference_head(struct sw_builder *b, const struct sw_group *group, sw_op_kind kind);
 
 void sw_build_norm(struct sw_builder *b);
+/* Takes all gradients from the caller, for the sums of their squares (update.c). */
+void sw_build_sums_of_caller(struct sw_builder *b);
 /* Adds to the last op that it writes the square sums of a chunk of gradients. */
 void sw_build_note_square_sums(struct sw_builder *b, int64_t unit, int64_t chunk);
 /* Copies the square sums of a unit to the host. */

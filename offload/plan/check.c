@@ -241,6 +241,8 @@ static bool is_of_training(const struct sw_op *op) {
     case SW_OP_ADD_TO_ACCUMULATOR:
     case SW_OP_SUM_SQUARES:
     case SW_OP_DOWNLOAD_SQUARE_SUMS:
+    case SW_OP_TAKE_GRADIENTS:
+    case SW_OP_GIVE_WEIGHTS:
     case SW_OP_UPDATE_ON_HOST:
     case SW_OP_UPDATE_ON_DEVICE: return op->grains > 0;
     default:

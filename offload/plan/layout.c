@@ -472,7 +472,7 @@ static void lay_sums(struct layout *layout) {
     for (int64_t u = 0; u < units->count; u++)
         most_grains = sw_max_i64(most_grains, sw_plan_trained_grains(layout->plan, u));
     const int64_t bytes = most_grains * (int64_t)sizeof(double);
-    add_if(layout, true, SLOT_SQUARE_SUMS_DEVICE, bytes, units->count);
+    add_if(layout, !layout->plan->spec.update_only, SLOT_SQUARE_SUMS_DEVICE, bytes, units->count);
     add_if(layout, true, SLOT_SQUARE_SUMS_HOST, bytes, units->count);
     add_slot(layout, SLOT_NORM, -1,
              (struct sw_slot){.unit = -1,
@@ -585,7 +585,8 @@ static void lay_gradients(struct layout *layout) {
     for (int64_t u = layout->plan->first_trained; u < units->count; u++) {
         if (!sw_plan_trains(layout->plan, u))
             continue;
-        add_state(layout, SLOT_GRADS, SW_GRADS, tier_of(layout, SW_GRADS, u), u, grain_bytes, SW_CONTENT_GRADS);
+        if (!layout->plan->spec.update_only)
+            add_state(layout, SLOT_GRADS, SW_GRADS, tier_of(layout, SW_GRADS, u), u, grain_bytes, SW_CONTENT_GRADS);
         lay_optimizer(layout, u);
     }
 }
@@ -598,12 +599,8 @@ static bool commits_every_step(const struct sw_plan *plan) {
     return all;
 }
 
-/* Lays out all slots, and sets tier_bytes. */
-static sw_status lay_all(struct layout *layout) {
-    struct sw_plan *plan = layout->plan;
-    for (int t = 0; t < SW_TIERS; t++)
-        plan->tier_bytes[t] = 0;
-    plan->commit_every_step = commits_every_step(plan);
+/* Lays out the slots of weights and of passes. */
+static void lay_passes(struct layout *layout) {
     lay_weights(layout);
     lay_frozen(layout);
     lay_bases(layout);
@@ -612,9 +609,20 @@ static sw_status lay_all(struct layout *layout) {
     lay_activations(layout);
     lay_caches(layout);
     lay_routing(layout);
+}
+
+/* Lays out all slots, and sets tier_bytes. */
+static sw_status lay_all(struct layout *layout) {
+    struct sw_plan *plan = layout->plan;
+    for (int t = 0; t < SW_TIERS; t++)
+        plan->tier_bytes[t] = 0;
+    plan->commit_every_step = commits_every_step(plan);
+    if (!plan->spec.update_only)
+        lay_passes(layout);
     if (plan->spec.train) {
         lay_gradients(layout);
-        lay_accumulators(layout);
+        if (!plan->spec.update_only)
+            lay_accumulators(layout);
         lay_sums(layout);
         lay_exchange(layout);
     }

@@ -63,6 +63,8 @@ typedef enum __attribute__((packed)) {
     SW_OP_COMPUTE_NORM,     /* computes the global norm and from it the clip coefficient, or that a value overflowed */
     SW_OP_UPDATE_ON_HOST,   /* updates a chunk's optimizer state, on the update lane */
     SW_OP_UPDATE_ON_DEVICE, /* updates a chunk's optimizer state, on the compute lane */
+    SW_OP_TAKE_GRADIENTS,   /* asks the caller for a chunk's gradients, and may sum their squares by grain */
+    SW_OP_GIVE_WEIGHTS,     /* gives a chunk's new weights to the caller */
     SW_OP_GATHER_ROWS,      /* copies, on the host, the embedding's rows that the step's tokens name */
     SW_OP_UPLOAD,           /* copies a piece from host to device; `content` says of what */
     SW_OP_DOWNLOAD,         /* copies a piece from device to host */

@@ -463,12 +463,14 @@ struct portion {
     int64_t before_bytes, bytes, total_bytes;
 };
 
-/* Returns the tier of a state as the request says, or, where that leaves the choice, `automatic`. Gradients and
- * optimizer state that a frozen unit does not have count as on the device, so that nothing moves them. */
+/* Returns the tier of a state as the request says, or, where that leaves the choice, `automatic`. State that the plan
+ * does not keep counts as on the device, so that nothing moves it: gradients and optimizer state of a frozen unit, and
+ * all but the optimizer state where the caller has the rest. */
 static sw_tier requested_tier(const struct sw_plan *plan, sw_state state, const struct portion *portion,
                               sw_tier automatic) {
     const struct sw_placement_request *request = &plan->spec.place;
-    if (portion->bytes == 0 && (state == SW_GRADS || state == SW_OPTIMIZER))
+    const bool is_kept = !plan->spec.update_only || state == SW_OPTIMIZER;
+    if (!is_kept || (portion->bytes == 0 && (state == SW_GRADS || state == SW_OPTIMIZER)))
         return SW_DEVICE;
     if (request->automatic[state])
         return automatic;
@@ -631,8 +633,8 @@ static sw_status search_uniform(struct sw_plan *plan, sw_recompute recompute, sw
  * whose gradients came last: with rings as long as these units, their optimizer state is read under the backward pass,
  * and written when the forward pass has begun. */
 static int64_t most_ring_chunks(const struct sw_plan *plan) {
-    const int64_t first = sw_min_i64(plan->first_trained, plan->spec.units->count - 2);
-    int64_t second = first + 1, all = 0;
+    const int64_t first = sw_max_i64(0, sw_min_i64(plan->first_trained, plan->spec.units->count - 2));
+    int64_t second = sw_min_i64(first + 1, plan->spec.units->count - 1), all = 0;
     while (second + 1 < plan->spec.units->count && !sw_plan_trains(plan, second))
         second++;
     const int64_t awaited = sw_plan_buckets(plan, first) + sw_plan_buckets(plan, second);

@@ -239,10 +239,14 @@ struct sw_plan_spec {
      * gathered a unit, each rank of a part of a node keeps its share of it, and later gathers of the step are among
      * these ranks. secondary_ranks: the ranks of a part, 0 or 1 for none; secondary_rank: this one's number there. */
     int secondary_ranks, secondary_rank;
-    int node_ranks;     /* ranks of each node, by which bytes between nodes are counted; 0: all are on one */
-    bool fills_nodes;   /* in order, groups and nodes holding each other wholly: sw_comm_all_gather has two levels */
-    sw_dtype type;      /* compute precision */
-    bool train;         /* false: weights only, programs loss and logits */
+    int node_ranks;   /* ranks of each node, by which bytes between nodes are counted; 0: all are on one */
+    bool fills_nodes; /* in order, groups and nodes holding each other wholly: sw_comm_all_gather has two levels */
+    sw_dtype type;    /* compute precision */
+    bool train;       /* false: weights only, programs loss and logits */
+    /* The caller has the weights and the gradients: the plan keeps neither and has no passes. Its training steps are
+     * SW_PROGRAM_START, which takes the gradients for their norm, and SW_PROGRAM_FLUSH_UPDATE, which takes them chunk
+     * by chunk, updates on the host, and gives the new weights back. For a rank alone; units may be fewer than 3. */
+    bool update_only;
     bool scratch_store; /* without training: weights may live on NVMe, in a store that holds nothing else */
     int64_t micro_batches;
     int64_t group;          /* micro-batches that go through a unit before the next unit; all of them: by layer */

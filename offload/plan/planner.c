@@ -27,6 +27,8 @@ static int passes_of(sw_program_kind kind) {
 /* Tells whether the passes alone are too many ops, so that a plan that cannot be is refused before it takes memory. */
 static bool passes_are_too_many(const struct sw_plan *plan) {
     int64_t passes = 0;
+    if (plan->spec.update_only)
+        return false;
     for (int p = 0; p < SW_PROGRAMS; p++)
         passes += sw_plan_has_program(plan, (sw_program_kind)p) ? passes_of((sw_program_kind)p) : 0;
     return plan->spec.micro_batches > SW_PLAN_MOST_OPS / ((plan->spec.units->count - 1) * passes);
@@ -103,8 +105,10 @@ static void check_parts(const struct sw_plan_spec *spec) {
 
 sw_status sw_plan_outline(const struct sw_plan_spec *spec, struct sw_plan **out) {
     assert(!spec->units->fp8 || spec->gather == SW_QUANT_NONE);
-    assert(spec->units->count >= 3 && spec->micro_batches >= 1 && spec->chunk_grains >= 1 && spec->ring_chunks >= 1);
-    assert(!spec->cost[1].shares_input);
+    assert(spec->micro_batches >= 1 && spec->chunk_grains >= 1 && spec->ring_chunks >= 1);
+    assert(spec->update_only || (spec->units->count >= 3 && !spec->cost[1].shares_input));
+    assert(!spec->update_only || (spec->train && spec->ranks <= 1 && spec->tensor.ranks <= 1 &&
+                                  spec->experts.ranks <= 1 && spec->update_on_device == NULL));
     assert(spec->group >= 1 && spec->unit_slots >= 2 && spec->unit_slots <= UNIT_SLOTS_MAX);
     if (!spec->train && !spec->scratch_store && !spec->place.automatic[SW_WEIGHTS] &&
         spec->place.share[SW_WEIGHTS][SW_NVME] > 0.0)

@@ -117,6 +117,8 @@ bool sw_plan_may_speculate(const struct sw_plan *plan) {
 }
 
 bool sw_plan_has_program(const struct sw_plan *plan, sw_program_kind kind) {
+    if (plan->spec.update_only)
+        return kind == SW_PROGRAM_START || kind == SW_PROGRAM_FLUSH_UPDATE;
     switch (kind) {
     case SW_PROGRAM_LOSS: return true;
     case SW_PROGRAM_LOGITS: /* a pass of one token, as inference has them, has too few rows to share out */

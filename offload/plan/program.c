@@ -51,6 +51,11 @@ static void emit_updated_forward(struct sw_builder *b, struct sw_group *group, s
 
 static void emit_train(struct sw_builder *b, struct sw_group *group, sw_waiting waiting) {
     const int64_t micros = b->plan->spec.micro_batches;
+    if (b->plan->spec.update_only) {
+        sw_build_sums_of_caller(b);
+        sw_build_norm(b);
+        return;
+    }
     b->state_age = waiting == SW_WAITING_NOTHING ? 1 : 0;
     sw_build_tokens(b, micros);
     for (group->first = 0; group->first < micros; group->first += group->count) {

@@ -263,6 +263,8 @@ static struct sw_what weights_what(const struct sw_builder *b, const struct chun
  */
 static bool grads_pass(const struct sw_builder *b, int64_t unit) {
     const sw_tier tier = tier_of(b, SW_GRADS, unit);
+    if (b->plan->spec.update_only)
+        return false;
     return tier == SW_NVME || (tier == SW_DEVICE && !sw_plan_updates_on_device(b->plan, unit));
 }
 
@@ -275,6 +277,27 @@ static struct sw_operand bring_grads(struct sw_builder *b, const struct sw_chunk
                             to = sw_build_ring(b, SLOT_GRADS_IN);
     sw_build_move(b, home, to, grads_what(chunk, age), chunk, sw_build_grads_bytes(b, chunk));
     return to;
+}
+
+/* Takes a chunk's gradients from the caller, and returns where they are. sums: also sums their squares, chunk after
+ * chunk. */
+static struct sw_operand take_grads(struct sw_builder *b, const struct sw_chunk *chunk, bool sums) {
+    const struct sw_operand to = sw_build_ring(b, SLOT_GRADS_IN);
+    struct sw_op *op = sw_build_chunk_op(b, SW_OP_TAKE_GRADIENTS, chunk);
+    op->bytes = sw_build_grads_bytes(b, chunk);
+    sw_build_write(b, to, grads_what(chunk, 0));
+    if (sums)
+        sw_build_write(b, (struct sw_operand){.slot = b->index->slot[SLOT_SQUARE_SUMS_HOST], .piece = chunk->unit},
+                       (struct sw_what){SW_CONTENT_SQUARE_SUMS, -1, chunk->unit, chunk->number + 1, 0, 0});
+    return to;
+}
+
+void sw_build_sums_of_caller(struct sw_builder *b) {
+    for (int64_t u = 0; u < b->plan->spec.units->count; u++)
+        for (int64_t c = 0; c < sw_plan_state_chunks(b->plan, SW_GRADS, u); c++) {
+            const struct sw_chunk chunk = sw_build_chunk(b, SW_GRADS, u, c);
+            take_grads(b, &chunk, true);
+        }
 }
 
 static struct sw_operand bring_optimizer(struct sw_builder *b, const struct chunk_update *u) {
@@ -333,9 +356,11 @@ static struct sw_operand take(struct sw_builder *b, sw_state state) {
     return at;
 }
 
-/* Returns where the update finds a chunk's gradients, which the step before made. */
+/* Returns where the update finds a chunk's gradients, which the step before made, or the caller has. */
 static struct sw_operand grads_of_update(struct sw_builder *b, const struct sw_chunk *chunk) {
     const int64_t unit = chunk->unit;
+    if (b->plan->spec.update_only)
+        return take_grads(b, chunk, false);
     const struct sw_operand at = grads_pass(b, unit) ? take(b, SW_GRADS) : home_of(b->index->of_unit[SLOT_GRADS][unit]);
     if (!sw_plan_updates_on_device(b->plan, unit) || tier_of(b, SW_GRADS, unit) == SW_DEVICE)
         return at;
@@ -354,7 +379,8 @@ static void update_op(struct sw_builder *b, const struct chunk_update *u, bool o
     op->speculates = u->speculative;
     /* One that speculates counts the steps that were applied by it, and the norm of its own step comes after. */
     sw_build_read_norm(b);
-    sw_build_read(b, u->grads, grads_what(&u->chunk, u->speculative ? 0 : 1));
+    const bool now = u->speculative || b->plan->spec.update_only;
+    sw_build_read(b, u->grads, grads_what(&u->chunk, now ? 0 : 1));
     sw_build_read(b, records, before);
     sw_build_write(b, records, after);
     sw_build_write(b, weights, weights_what(b, u));
@@ -377,6 +403,12 @@ static struct sw_operand home_of_weights(const struct sw_builder *b, int64_t uni
 
 static struct sw_operand slot_of_weights(const struct sw_builder *b, int32_t slot) {
     return (struct sw_operand){.slot = slot, .piece = SW_BY_GRAINS, .own = sw_plan_all_gathers_weights(b->plan)};
+}
+
+static void give_weights(struct sw_builder *b, const struct chunk_update *u, struct sw_operand made) {
+    struct sw_op *op = sw_build_chunk_op(b, SW_OP_GIVE_WEIGHTS, &u->chunk);
+    op->bytes = sw_build_weights_bytes(b, &u->chunk);
+    sw_build_read(b, made, weights_what(b, u));
 }
 
 /* Moves new weights from where the update left them to where they live and to the device slot that waits for them. */
@@ -404,6 +436,8 @@ static void spread_weights(struct sw_builder *b, const struct chunk_update *u, s
 
 /* Returns where an update writes its new weights. */
 static struct sw_operand weights_target(struct sw_builder *b, const struct chunk_update *u, bool on_device) {
+    if (b->plan->spec.update_only)
+        return sw_build_ring(b, SLOT_WEIGHTS_RING);
     const struct sw_operand home = home_of_weights(b, u->chunk.unit);
     const sw_tier tier = b->plan->slot[home.slot].tier;
     if (!on_device)
@@ -439,7 +473,10 @@ static void update_chunk(struct sw_builder *b, const struct chunk_update *u) {
         sw_build_move(b, records, at, optimizer_what(b, u, false), &u->chunk, optimizer_bytes);
     const struct sw_operand weights = weights_target(b, u, on_device);
     update_op(b, u, on_device, at, weights);
-    spread_weights(b, u, weights);
+    if (b->plan->spec.update_only)
+        give_weights(b, u, weights);
+    else
+        spread_weights(b, u, weights);
     if (streams)
         sw_build_move(b, at, records, optimizer_what(b, u, true), &u->chunk, optimizer_bytes);
     if (tier == SW_NVME)

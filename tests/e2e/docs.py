@@ -16,7 +16,7 @@ PAGES += sorted(glob.glob(os.path.join(ROOT, "docs", "**", "*.md"), recursive=Tr
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 LINK = re.compile(r"\]\(([^)#:]*)(?:#([^)]*))?\)")
 HEADING = re.compile(r"^#+ (.*)$", re.M)
-PATH = re.compile(r"`((?:core|io|kernels|offload|text|model|report|job|run|cli|bench|tests|tools|docs)/[\w./-]*)`")
+PATH = re.compile(r"`((?:core|io|kernels|offload|library|text|model|report|job|run|cli|bench|tests|tools|docs)/[\w./-]*)`")
 STEPS, SPEED = re.compile(r"(--steps) (\d+)"), re.compile(r"(--largest) (\d+)")
 # Runs are as long as a reader's; a test's are shorter by this. Its largest models are smaller, as they are to be faster by this.
 SHORTER, FASTER = 250, 200

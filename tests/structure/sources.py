@@ -11,6 +11,7 @@ ORDER = (
     "io/queue io/safetensors io/store",
     "kernels",
     "offload/plan offload/engine offload/simulate",
+    "library",
     "text text/jinja text/documents",
     "model/hf model",
     "report",

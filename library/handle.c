@@ -1,0 +1,539 @@
+/* The life of a handle: its tensors are registered, its store is made or resumed, and it is closed.
+ *
+ * Why it is built so. The library is the engine of `spillway train` without a model: one path to the drive, one
+ * update, one proof of the plan, one crash-safe store. A plan that is `update_only` (offload/plan/plan.h) keeps neither
+ * weights nor gradients, because the caller has both. A step is two of its programs. SW_PROGRAM_START takes every chunk
+ * of gradients from the caller, widened to fp32, and sums its squares by grain; the norm adds these in the order of
+ * units and grains, so that its bits do not depend on placement or threads. SW_PROGRAM_FLUSH_UPDATE streams the state:
+ * read, take the chunk's gradients again, update, give the new weights, write, commit. Taking gradients twice costs a
+ * pass over the caller's memory and saves a copy of them, 4 bytes for each parameter. The only arithmetic of the
+ * library's own is the order of calls; casts and sums are ops of the device (kernels/ops.h). The plan's type is fp32:
+ * what a 16-bit gradient or weight loses, it loses on the caller's side, by the same roundings as in training. */
+#include "core/confine.h"
+#include "core/files/files.h"
+#include "core/log.h"
+#include "core/size.h"
+#include "io/queue/file.h"
+#include "library/library_private.h"
+#include "offload/engine/scratch.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static_assert((int)SPILLWAY_F32 == (int)SW_F32 && (int)SPILLWAY_BF16 == (int)SW_BF16 &&
+                  (int)SPILLWAY_F16 == (int)SW_F16,
+              "element types are numbered alike");
+static_assert((int)SPILLWAY_STATE_FP32 == (int)SW_OPTIMIZER_FP32 &&
+                  (int)SPILLWAY_STATE_BF16 == (int)SW_OPTIMIZER_BF16 &&
+                  (int)SPILLWAY_STATE_8BIT == (int)SW_OPTIMIZER_8BIT,
+              "formats of the state are numbered alike");
+
+/* A chunk is a few MiB, as in training; few and small chunks do for few and small tensors. */
+enum { CHUNK_GRAINS = 16, IO_DEPTH = 32 };
+/* The device's tier is empty: its budget never decides. */
+#define NO_LIMIT_BYTES (INT64_C(1) << 60)
+
+/* Messages. Until somebody wants them they go nowhere, not even to standard error. */
+
+static struct {
+    spillway_log_function function;
+    void *context;
+} listener;
+
+static void tell(void *context, bool warning, const char *line) {
+    (void)context;
+    if (listener.function != NULL)
+        listener.function(listener.context, warning, line);
+}
+
+void spillway_set_log(spillway_log_function function, void *context) {
+    listener.function = function;
+    listener.context = context;
+    sw_log_send_to(tell, NULL);
+}
+
+/* Errors. */
+
+static _Thread_local char create_error[LIBRARY_ERROR_CHARS];
+
+/* Messages of the engine name flags of the program; the options of the library have the same names with other dashes.
+ */
+static void name_options(char *text) {
+    for (char *flag = strstr(text, "--"); flag != NULL; flag = strstr(flag, "--")) {
+        memmove(flag, flag + 2, strlen(flag + 2) + 1);
+        for (; (*flag >= 'a' && *flag <= 'z') || *flag == '-'; flag++)
+            *flag = *flag == '-' ? '_' : *flag;
+    }
+}
+
+static void keep_error(char *to, sw_status status) {
+    snprintf(to, LIBRARY_ERROR_CHARS, "%s", status == SW_OK ? "" : sw_error_message(status));
+    name_options(to);
+    sw_error_clear();
+}
+
+/* Returns the status by which callers know an internal one. */
+static int public_status(sw_status status) {
+    switch (status) {
+    case SW_OK:
+    case SW_ERR_ARG:
+    case SW_ERR_NOMEM:
+    case SW_ERR_IO:
+    case SW_ERR_SPACE:
+    case SW_ERR_CORRUPT:
+    case SW_ERR_BUDGET:
+    case SW_ERR_UNSUPPORTED:
+    case SW_ERR_BUSY: return status;
+    case SW_ERR_USAGE: return SPILLWAY_ERROR_ARGUMENT;
+    default: return SPILLWAY_ERROR_INTERNAL;
+    }
+}
+
+int sw_library_end(spillway *self, sw_status status, bool fatal) {
+    const int known = public_status(status);
+    keep_error(self->error, status);
+    self->failed |= fatal && known != SPILLWAY_OK && known != SPILLWAY_ERROR_ARGUMENT;
+    return known;
+}
+
+sw_status sw_library_begin(spillway *self, bool open) {
+    sw_error_clear();
+    if (self->owner != getpid())
+        return sw_fail(SW_ERR_ARG,
+                       "this process is a fork of the one that opened %s, whose threads it lacks: open the "
+                       "store after the fork, in one process",
+                       self->folder);
+    if (self->failed)
+        return sw_fail(SW_ERR_ARG, "an earlier call failed, so %s can only be closed", self->folder);
+    if (open && !self->open)
+        return sw_fail(SW_ERR_ARG, "%s is not open yet: call spillway_open first", self->folder);
+    if (!open && self->open)
+        return sw_fail(SW_ERR_ARG, "%s is open: this call comes before spillway_open", self->folder);
+    return SW_OK;
+}
+
+const char *spillway_error(const spillway *self) {
+    return self == NULL ? create_error : self->error;
+}
+
+const char *spillway_status_name(int status) {
+    return status == SPILLWAY_OK ? "ok" : sw_status_name(status);
+}
+
+int spillway_version(void) {
+    return SPILLWAY_VERSION_MAJOR * 1000000 + SPILLWAY_VERSION_MINOR * 1000 + SPILLWAY_VERSION_PATCH;
+}
+
+/* Description. */
+
+static sw_status check_options(const struct spillway_options *options) {
+    if (options == NULL || options->size != sizeof *options)
+        return sw_fail(SW_ERR_ARG, "the options have another size than this version's: begin them with "
+                                   "SPILLWAY_OPTIONS_INIT");
+    if (options->store == NULL || options->store[0] == '\0' || strlen(options->store) >= LIBRARY_PATH_CHARS / 2)
+        return sw_fail(SW_ERR_ARG, "`store` is not the path of a folder");
+    if (options->state < 0 || options->state >= SW_OPTIMIZER_FORMATS)
+        return sw_fail(SW_ERR_ARG, "state %d is not one of SPILLWAY_STATE_FP32, _BF16 and _8BIT", options->state);
+    if (options->host_memory_bytes == 0 || options->host_memory_bytes > NO_LIMIT_BYTES)
+        return sw_fail(SW_ERR_ARG, "host_memory_bytes is not set: say how much memory the library may take");
+    if (options->threads < 0 || options->save_every < 0)
+        return sw_fail(SW_ERR_ARG, "threads and save_every are not negative");
+    return SW_OK;
+}
+
+static sw_status create(const struct spillway_options *options, spillway **out) {
+    SW_TRY(check_options(options));
+    spillway *self = calloc(1, sizeof *self);
+    if (self == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for a store's handle");
+    self->owner = getpid();
+    self->options = *options;
+    self->options.store = NULL;
+    self->options.save_every = sw_max_i64(1, options->save_every);
+    self->lock = -1;
+    self->last_step = self->committed_step = -1;
+    snprintf(self->folder, sizeof self->folder, "%s", options->store);
+    *out = self;
+    return SW_OK;
+}
+
+int spillway_create(const struct spillway_options *options, spillway **out) {
+    if (listener.function == NULL)
+        sw_log_send_to(tell, NULL);
+    sw_error_clear();
+    *out = NULL;
+    const sw_status status = create(options, out);
+    keep_error(create_error, status);
+    return public_status(status);
+}
+
+static bool is_printable(const char *name) {
+    for (const unsigned char *at = (const unsigned char *)name; *at != '\0'; at++)
+        if (*at < 0x20 || *at == 0x7f)
+            return false;
+    return name[0] != '\0';
+}
+
+static sw_status check_factor(const char *name, double lr_scale) {
+    return lr_scale >= 0.0 && lr_scale <= 1e30
+               ? SW_OK
+               : sw_fail(SW_ERR_ARG, "lr_scale %g of '%s' is not a factor from 0 on", lr_scale, name);
+}
+
+static sw_status check_tensor(const struct spillway_tensor *tensor) {
+    if (tensor == NULL || tensor->size != sizeof *tensor)
+        return sw_fail(SW_ERR_ARG, "the tensor's struct has another size than this version's: begin it with "
+                                   "SPILLWAY_TENSOR_INIT");
+    if (tensor->name == NULL || !is_printable(tensor->name) || strlen(tensor->name) >= SPILLWAY_NAME_CHARS)
+        return sw_fail(SW_ERR_ARG, "a tensor's name is missing, is longer than %d bytes, or has control characters",
+                       SPILLWAY_NAME_CHARS - 1);
+    if (tensor->type < 0 || tensor->type >= SW_DTYPES)
+        return sw_fail(SW_ERR_ARG, "type %d of '%s' is not one of SPILLWAY_F32, _BF16 and _F16", tensor->type,
+                       tensor->name);
+    if (tensor->count < 1 || tensor->count > INT64_MAX / 4096)
+        return sw_fail(SW_ERR_ARG, "'%s' has %lld elements; a tensor has at least one", tensor->name,
+                       (long long)tensor->count);
+    if (tensor->weights == NULL || (uintptr_t)tensor->weights % (uintptr_t)sw_dtype_bytes((sw_dtype)tensor->type) != 0)
+        return sw_fail(SW_ERR_ARG, "the weights of '%s' are NULL, or not aligned to their elements", tensor->name);
+    return check_factor(tensor->name, tensor->lr_scale);
+}
+
+/* The kernels read a factor of 0 as 1, so 0 becomes a factor that moves no fp32 weight. */
+static double factor_of(double lr_scale) {
+    return lr_scale == 0.0 ? 0x1p-1000 : lr_scale;
+}
+
+static sw_status add(spillway *self, const struct spillway_tensor *tensor, int64_t *out_index) {
+    SW_TRY(sw_library_begin(self, false));
+    SW_TRY(check_tensor(tensor));
+    if (self->tensor_count == self->tensor_room) {
+        const int64_t room = 2 * self->tensor_room + 64;
+        struct tensor *grown = realloc(self->tensor, (size_t)room * sizeof *grown);
+        if (grown == NULL)
+            return sw_fail(SW_ERR_NOMEM, "no memory for the tensor '%s'", tensor->name);
+        self->tensor = grown;
+        self->tensor_room = room;
+    }
+    struct tensor *added = &self->tensor[self->tensor_count];
+    *added = (struct tensor){.type = (sw_dtype)tensor->type,
+                             .count = tensor->count,
+                             .weights = tensor->weights,
+                             .lr_scale = factor_of(tensor->lr_scale),
+                             .decay = tensor->decay != 0};
+    snprintf(added->name, sizeof added->name, "%s", tensor->name);
+    if (out_index != NULL)
+        *out_index = self->tensor_count;
+    self->tensor_count++;
+    return SW_OK;
+}
+
+int spillway_add(spillway *self, const struct spillway_tensor *tensor, int64_t *out_index) {
+    return sw_library_end(self, add(self, tensor, out_index), false);
+}
+
+static sw_status set_factors(spillway *self, int64_t index, double lr_scale, int decay) {
+    SW_TRY(sw_library_begin(self, true));
+    if (index < 0 || index >= self->tensor_count)
+        return sw_fail(SW_ERR_ARG, "there is no tensor %lld", (long long)index);
+    struct tensor *tensor = &self->tensor[index];
+    SW_TRY(check_factor(tensor->name, lr_scale));
+    if (tensor->lr_scale == factor_of(lr_scale) && tensor->decay == (decay != 0))
+        return SW_OK;
+    tensor->lr_scale = factor_of(lr_scale);
+    tensor->decay = decay != 0;
+    struct sw_tensor *of_unit = &self->units->unit[tensor->unit].tensor[tensor->within];
+    of_unit->lr_scale = tensor->lr_scale;
+    of_unit->decay = tensor->decay;
+    self->factors_changed = true;
+    return SW_OK;
+}
+
+int spillway_set_factors(spillway *self, int64_t index, double lr_scale, int decay) {
+    return sw_library_end(self, set_factors(self, index, lr_scale, decay), false);
+}
+
+/* Opening. */
+
+static int by_name(const void *left, const void *right) {
+    return strcmp(*(const char *const *)left, *(const char *const *)right);
+}
+
+static sw_status check_names(const spillway *self) {
+    const char **names = calloc((size_t)self->tensor_count + 1, sizeof *names);
+    sw_status status = SW_OK;
+    if (names == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for %lld tensors", (long long)self->tensor_count);
+    for (int64_t t = 0; t < self->tensor_count; t++)
+        names[t] = self->tensor[t].name;
+    qsort(names, (size_t)self->tensor_count, sizeof *names, by_name);
+    for (int64_t t = 1; t < self->tensor_count && status == SW_OK; t++)
+        if (strcmp(names[t - 1], names[t]) == 0)
+            status = sw_fail(SW_ERR_ARG, "two tensors have the name '%s'", names[t]);
+    free(names);
+    return status;
+}
+
+/* Makes the folder, and locks it before anything in it is read: the store's own lock begins only with its file. */
+static sw_status lock_folder(spillway *self) {
+    char path[LIBRARY_PATH_CHARS];
+    SW_TRY(sw_folder_make(self->folder, 0700));
+    SW_TRY(sw_path_join(path, sizeof path, self->folder, "store.lock"));
+    self->lock = sw_path_open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+    if (self->lock < 0)
+        return sw_fail(SW_ERR_IO, "%s cannot be opened for writing: %s", path, strerror(errno));
+    return sw_lock_take(self->lock, self->folder);
+}
+
+/* Makes room for gradients that are added up. */
+static sw_status make_sums(spillway *self) {
+    int64_t elems = 0;
+    if (!self->options.accumulate)
+        return SW_OK;
+    for (int64_t t = 0; t < self->tensor_count; t++)
+        elems += sw_round_up(self->tensor[t].count, SW_TENSOR_ALIGN_ELEMS);
+    self->sums_bytes = sw_round_up(elems * (int64_t)sizeof(float), SW_BUFFER_ALIGN_BYTES);
+    self->sums = aligned_alloc(SW_BUFFER_ALIGN_BYTES, (size_t)self->sums_bytes);
+    if (self->sums == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for sums of gradients");
+    elems = 0;
+    for (int64_t t = 0; t < self->tensor_count; t++) {
+        self->tensor[t].sum = self->sums + elems;
+        elems += sw_round_up(self->tensor[t].count, SW_TENSOR_ALIGN_ELEMS);
+    }
+    return SW_OK;
+}
+
+static sw_status refuse_memory(const spillway *self, const struct sw_plan_lack *lack, int64_t budget_bytes) {
+    char given[SW_SIZE_CHARS], needed[SW_SIZE_CHARS];
+    const int64_t all = budget_bytes + self->sums_bytes;
+    sw_error_clear();
+    return sw_fail(SW_ERR_BUDGET, "host_memory of %s is too small for %s: at least %s are needed",
+                   sw_format_size(all, given), self->folder, sw_format_size(all + lack->missing_bytes, needed));
+}
+
+static int64_t most_grains(const struct sw_units *units) {
+    int64_t most = 1;
+    for (int64_t u = 0; u < units->count; u++)
+        most = sw_max_i64(most, units->unit[u].grains);
+    return most;
+}
+
+/* Places the state: as much of it in host memory as the budget allows, and the rest on the drive. Nothing else is
+ * kept, and nothing goes to a device. */
+static sw_status make_plan(spillway *self) {
+    struct sw_rise_order rises = sw_rises_usual;
+    struct sw_plan_lack lack = {0};
+    for (int rise = 0; rise < SW_RISES; rise++)
+        rises.share[rise] = rise == SW_RISE_OPTIMIZER_TO_HOST ? 1.0 : 0.0;
+    const int64_t budget_bytes = (int64_t)self->options.host_memory_bytes - self->sums_bytes;
+    struct sw_unit_cost *cost = calloc((size_t)self->units->count, sizeof *cost);
+    if (cost == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for a plan");
+    struct sw_plan_spec spec = {.lack = &lack,
+                                .units = self->units,
+                                .type = SW_F32,
+                                .train = true,
+                                .update_only = true,
+                                .micro_batches = 1,
+                                .group = 1,
+                                .cost = cost,
+                                .chunk_grains = sw_min_i64(CHUNK_GRAINS, most_grains(self->units)),
+                                .ring_chunks = 1,
+                                .ring_auto = true,
+                                .unit_slots = 2,
+                                .budget_bytes = {NO_LIMIT_BYTES, sw_max_i64(0, budget_bytes)},
+                                .rises = &rises};
+    for (int state = 0; state < SW_STATES; state++)
+        spec.place.automatic[state] = true;
+    sw_status status = sw_plan_create(&spec, &self->plan);
+    free(cost);
+    if (status == SW_ERR_BUDGET)
+        return refuse_memory(self, &lack, budget_bytes);
+    return status == SW_OK ? sw_plan_check(self->plan) : status;
+}
+
+static sw_status open_engine(spillway *self) {
+    const struct sw_engine_spec spec = {.plan = self->plan,
+                                        .device = self->device,
+                                        .host = self->device,
+                                        .store = self->store,
+                                        .io_depth = IO_DEPTH,
+                                        .speculation = SW_SPECULATE_NEVER,
+                                        .ops = {.context = self, .take = sw_library_take, .give = sw_library_give},
+                                        .described = true,
+                                        .applied_steps = self->applied_steps,
+                                        .skipped_steps = self->skipped_steps};
+    return sw_engine_open(&spec, &self->engine);
+}
+
+static sw_status create_store(spillway *self) {
+    const char *folder = self->folder;
+    const int64_t count = self->units->count;
+    int64_t *grains = calloc((size_t)count, sizeof *grains);
+    if (grains == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the store's layout");
+    for (int64_t u = 0; u < count; u++)
+        grains[u] = self->units->unit[u].grains;
+    const struct sw_store_spec spec = {.directories = &folder,
+                                       .directory_count = 1,
+                                       .unit_grains = grains,
+                                       .unit_count = count,
+                                       .optimizer = self->units->optimizer,
+                                       .allow_buffered = self->options.allow_buffered != 0,
+                                       .id = self->id};
+    const sw_status status = sw_store_create(&spec, NULL, NULL, &self->store);
+    free(grains);
+    return status;
+}
+
+/* Makes a store, and commits the caller's weights as step 0. tensors.json comes first, so that a process which finds
+ * the remains of this one knows whose they are; it says that the store has started once step 0 is committed. */
+static sw_status start(spillway *self) {
+    struct store_record record = {.state = (sw_optimizer_format)self->options.state};
+    char text[SW_STORE_META_BYTES];
+    SW_TRY(sw_store_new_id(self->id));
+    snprintf(record.id, sizeof record.id, "%s", self->id);
+    SW_TRY(sw_library_write_record(self, &record));
+    SW_TRY(create_store(self));
+    SW_TRY(open_engine(self));
+    SW_TRY(sw_library_write_text(self, 0, "", text));
+    sw_engine_describe(self->engine, 0, text);
+    const struct sw_load load = {.fill = sw_library_fill, .context = self};
+    SW_TRY(sw_engine_load(self->engine, &load));
+    self->last_step = self->committed_step = 0;
+    record.started = true;
+    return sw_library_write_record(self, &record);
+}
+
+/* Refuses a store of other units than those of the tensors, which only a changed file can be. */
+static sw_status check_layout(const spillway *self) {
+    bool alike = sw_store_unit_count(self->store) == self->units->count &&
+                 sw_store_optimizer(self->store) == self->units->optimizer;
+    for (int64_t u = 0; alike && u < self->units->count; u++)
+        alike = sw_store_unit_grains(self->store, u) == self->units->unit[u].grains;
+    return alike ? SW_OK
+                 : sw_fail(SW_ERR_CORRUPT, "the store in %s and its tensors.json do not belong together", self->folder);
+}
+
+static sw_status resume(spillway *self, const struct store_record *record) {
+    char id[SW_STORE_ID_CHARS];
+    const char *folder = self->folder;
+    SW_TRY(sw_store_open(&folder, 1, self->options.allow_buffered != 0, SW_STORE_NEWEST, &self->store));
+    if (strcmp(sw_store_id(self->store, id), record->id) != 0)
+        return sw_fail(SW_ERR_CORRUPT, "the store in %s is not the one that its tensors.json lists", self->folder);
+    SW_TRY(check_layout(self));
+    SW_TRY(sw_library_read_text(self, sw_store_last_commit(self->store)->meta));
+    SW_TRY(open_engine(self));
+    self->last_step = self->committed_step = sw_store_last_commit(self->store)->step;
+    return sw_engine_restore(self->engine);
+}
+
+/* Reads what the folder holds. *found: a store that has started. */
+static sw_status look(spillway *self, struct store_record *record, bool *found) {
+    SW_TRY(sw_library_read_record(self, record, found));
+    if (!*found)
+        return sw_folder_must_be_free(self->folder, "store.lock");
+    if (!record->started) {
+        /* Its maker died before spillway_open returned, so nothing but the caller's own weights can be in it. */
+        SW_TRY(sw_store_remove(self->folder, record->id, 0));
+        *found = false;
+    }
+    if (*found && (int)record->state != self->options.state)
+        return sw_fail(SW_ERR_ARG, "%s keeps its state in %s, and state %s was asked for: a store keeps its format",
+                       self->folder, sw_optimizer_format_name(record->state),
+                       sw_optimizer_format_name((sw_optimizer_format)self->options.state));
+    return SW_OK;
+}
+
+static sw_status open_store(spillway *self, bool *started) {
+    struct store_record record;
+    bool found;
+    SW_TRY(check_names(self));
+    self->order = calloc((size_t)self->tensor_count + 1, sizeof *self->order);
+    if (self->order == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for %lld tensors", (long long)self->tensor_count);
+    sw_library_order_as_added(self);
+    SW_TRY(lock_folder(self));
+    SW_TRY(look(self, &record, &found));
+    SW_TRY(make_sums(self));
+    SW_TRY(sw_library_lay_out(self));
+    SW_TRY(make_plan(self));
+    SW_TRY(sw_device_open("cpu", self->options.threads, &self->device));
+    SW_TRY(sw_stream_open(self->device, &self->stream));
+    *started = !found;
+    return found ? resume(self, &record) : start(self);
+}
+
+/* Takes down what opening has made. `undo`: also from the drive, as a start that failed. */
+static void release(spillway *self, bool undo) {
+    char path[LIBRARY_PATH_CHARS];
+    sw_engine_close(self->engine);
+    if (self->store != NULL && undo && sw_store_last_commit(self->store)->step < 0)
+        sw_store_discard(self->store);
+    else if (self->store != NULL)
+        sw_store_close(self->store);
+    if (undo && sw_path_join(path, sizeof path, self->folder, "tensors.json") == SW_OK && !sw_store_is_at(self->folder))
+        (void)sw_path_unlink(path);
+    sw_stream_close(self->stream);
+    if (self->device != NULL)
+        sw_device_close(self->device);
+    sw_plan_destroy(self->plan);
+    sw_units_destroy(self->units);
+    free(self->sums);
+    free(self->order);
+    free(self->unit_first);
+    if (self->lock >= 0)
+        close(self->lock);
+    for (int64_t t = 0; t < self->tensor_count; t++) {
+        self->tensor[t].sum = NULL;
+        self->tensor[t].gradient = NULL;
+    }
+    self->engine = NULL;
+    self->store = NULL;
+    self->stream = NULL;
+    self->device = NULL;
+    self->plan = NULL;
+    self->units = NULL;
+    self->sums = NULL;
+    self->order = self->unit_first = NULL;
+    self->sums_bytes = 0;
+    self->lock = -1;
+}
+
+int spillway_open(spillway *self) {
+    bool started = false;
+    sw_status status = sw_library_begin(self, false);
+    if (status == SW_OK && self->tensor_count == 0)
+        status = sw_fail(SW_ERR_ARG, "no tensor is registered: call spillway_add first");
+    if (status != SW_OK)
+        return sw_library_end(self, status, false);
+    status = open_store(self, &started);
+    const int known = sw_library_end(self, status, true);
+    self->open = known == SPILLWAY_OK;
+    if (!self->open) {
+        SW_HANDLES_ERRORS();
+        release(self, started);
+    }
+    return known;
+}
+
+int64_t spillway_last_step(const spillway *self) {
+    return self->last_step;
+}
+
+const char *spillway_note(const spillway *self) {
+    return self->note;
+}
+
+void spillway_close(spillway *self) {
+    if (self == NULL || self->owner != getpid())
+        return;
+    release(self, false);
+    free(self->tensor);
+    free(self);
+}

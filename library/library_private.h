@@ -1,0 +1,98 @@
+/* The inside of a handle, which the files of the library share. */
+#ifndef SW_LIBRARY_LIBRARY_PRIVATE_H
+#define SW_LIBRARY_LIBRARY_PRIVATE_H
+
+#include "core/dtype.h"
+#include "io/store/store.h"
+#include "library/spillway.h"
+#include "offload/engine/engine.h"
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+enum { LIBRARY_ERROR_CHARS = 1024, LIBRARY_PATH_CHARS = 4096 };
+
+/* A tensor of the caller. */
+struct tensor {
+    char name[SPILLWAY_NAME_CHARS];
+    sw_dtype type;
+    int64_t count;
+    void *weights;
+    double lr_scale;
+    bool decay;
+    int64_t unit, within; /* its unit, and which of the unit's tensors it is; set by the layout */
+    int64_t offset;       /* first element in the unit */
+    float *sum;           /* the gradients that were added up, [count]; NULL: nothing may be added up */
+    /* The gradient of the next step; NULL: none was handed in. It is `sum`, or borrowed from the caller. */
+    const void *gradient;
+    sw_dtype gradient_type;
+};
+
+struct spillway {
+    pid_t owner; /* the process that made the handle */
+    char error[LIBRARY_ERROR_CHARS];
+    bool failed; /* only closing is left */
+    char folder[LIBRARY_PATH_CHARS];
+    struct spillway_options options; /* `store` is NULL: see folder */
+    struct tensor *tensor;
+    int64_t tensor_count, tensor_room;
+
+    /* Made by spillway_open. */
+    bool open;
+    int lock; /* descriptor of the locked file; -1: none */
+    char id[SW_STORE_ID_CHARS];
+    /* Numbers of the tensors in the order in which they lie in the units; unit_first[u]: the position of the first of
+     * unit u, with one more entry than units. */
+    int64_t *order, *unit_first;
+    float *sums; /* memory of all tensors' `sum` */
+    int64_t sums_bytes;
+    struct sw_units *units;
+    struct sw_plan *plan;
+    struct sw_device *device;
+    struct sw_stream
+        *stream; /* copies between tensors and the engine's memory: by the update lane, or while it rests */
+    struct sw_store *store;
+    struct sw_engine *engine;
+    bool factors_changed; /* the units' decay runs are to be joined again */
+    int64_t last_step, applied_steps, skipped_steps, committed_step;
+    char note[SPILLWAY_NOTE_CHARS]; /* of the commit that was resumed */
+};
+
+/* The content of tensors.json, beside the tensors. */
+struct store_record {
+    char id[SW_STORE_ID_CHARS];
+    sw_optimizer_format state;
+    bool started; /* step 0 was committed */
+};
+
+/* Sorts the tensors into units, in the order of self->order, and seals the units (tensors.c). */
+sw_status sw_library_lay_out(spillway *self);
+/* Writes tensors.json, durably: the tensors in the order of self->order. */
+sw_status sw_library_write_record(const spillway *self, const struct store_record *record);
+/* Reads tensors.json into *out. If the store has started, sets self->order to that of the store, and refuses by name
+ * tensors that are not those of the store. *found: the file is there. */
+sw_status sw_library_read_record(spillway *self, struct store_record *out, bool *found);
+/* Sets self->order to the order of registration. */
+void sw_library_order_as_added(spillway *self);
+
+/* Elements [first, first+count) of a unit, to and from the caller's tensors; sw_unit_ops names the functions. Padding
+ * becomes zero (transfer.c). */
+sw_status sw_library_take(void *context, int64_t unit, int64_t first, int64_t count, void *grads);
+sw_status sw_library_give(void *context, int64_t unit, int64_t first, int64_t count, const void *weights);
+/* Reads the weights as masters of a new store; several threads call it at once (sw_fill_function). */
+sw_status sw_library_fill(void *context, int64_t unit, int64_t first, int64_t count, float *out);
+/* Adds a gradient to a tensor's sum, or begins the sum with it. */
+sw_status sw_library_add(spillway *self, struct tensor *tensor, sw_dtype type, const void *gradient);
+
+/* Writes the text of a step's commit. SW_ERR_ARG: the note makes it too long (commit_text.c). */
+sw_status sw_library_write_text(const spillway *self, int64_t step, const char *note, char text[SW_STORE_META_BYTES]);
+/* Takes steps and note from the text of the commit that was opened. */
+sw_status sw_library_read_text(spillway *self, const char *text);
+
+/* Returns a status as the library's callers know it, and keeps its message. Marks the handle as failed if `fatal` and
+ * the status is not SPILLWAY_ERROR_ARGUMENT (handle.c). */
+int sw_library_end(spillway *self, sw_status status, bool fatal);
+/* Refuses a handle of another process, one that failed, or one that is not open (`open`). */
+sw_status sw_library_begin(spillway *self, bool open);
+
+#endif

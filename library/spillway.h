@@ -1,0 +1,210 @@
+/* spillway as a library: AdamW for tensors of the caller, whose master weights and moments live in host memory and on
+ * NVMe, in a store that survives a crash.
+ *
+ * The caller has the weights, computes the gradients, and calls spillway_step. The library clips by the global norm,
+ * updates (Loshchilov & Hutter, arXiv 1711.05101, as torch.optim.AdamW defines it), commits, and writes the new weights
+ * to the caller's tensors. The arithmetic is that of `spillway train`, bit by bit, wherever the state lives and
+ * whatever the number of threads.
+ *
+ *     spillway_create → spillway_add for each tensor → spillway_open
+ *     then step after step: spillway_gradient for each tensor → spillway_step
+ *     spillway_close
+ *
+ * Memory. Beside the caller's weights and gradients the library takes what host_memory_bytes allows: staging rings of
+ * some tens of MiB, and the optimizer state of as many tensors as fit. The rest of the state lies on the drive only.
+ * With `accumulate` it also takes 4 bytes for each parameter, within the same budget. spillway_usage tells.
+ *
+ * Durability. The store's folder holds "store.spillway" (two generations of all optimizer state), "tensors.json" (what
+ * was registered) and "store.lock". If the whole state lies on the drive, each step is committed before spillway_step
+ * returns; else each `save_every` steps, and by spillway_save. After a crash, at any instant, spillway_open resumes at
+ * the last committed step and writes its weights to the caller's tensors. File space is reserved at creation, so a step
+ * never finds the disk full.
+ *
+ * Errors. Functions return SPILLWAY_OK or a negative status; spillway_error gives the reason in a sentence. The library
+ * never ends the process, installs no signal handlers, and prints nothing. After an error of spillway_step,
+ * spillway_save or spillway_open the handle can only be closed, unless the status is SPILLWAY_ERROR_ARGUMENT, which
+ * changes nothing. The caller's weights may then be of two steps: open the store again, which writes all of them.
+ *
+ * Threads. One handle is used by one thread at a time; different handles are independent. The library has threads of
+ * its own, which a fork does not copy: in a child process each call with a handle of the parent is refused.
+ *
+ * ABI. Names and numbers of this header stay as they are within soname version 0. Structs begin with their size, set by
+ * their SPILLWAY_..._INIT, so that later versions can append members; a member that is 0 has its default. */
+#ifndef SPILLWAY_H
+#define SPILLWAY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SPILLWAY_VERSION_MAJOR 0
+#define SPILLWAY_VERSION_MINOR 1
+#define SPILLWAY_VERSION_PATCH 0
+
+/* A store that is open, or is being described. */
+typedef struct spillway spillway;
+
+/* Statuses. */
+enum {
+    SPILLWAY_OK = 0,
+    SPILLWAY_ERROR_ARGUMENT = -1,    /* a wrong argument, or tensors that are not those of the store; nothing changed */
+    SPILLWAY_ERROR_MEMORY = -2,      /* the system refused memory */
+    SPILLWAY_ERROR_IO = -3,          /* a file or drive failed */
+    SPILLWAY_ERROR_SPACE = -4,       /* no room on the file system */
+    SPILLWAY_ERROR_CORRUPT = -5,     /* a checksum or a structure on disk is wrong */
+    SPILLWAY_ERROR_BUDGET = -6,      /* host_memory_bytes is too small */
+    SPILLWAY_ERROR_UNSUPPORTED = -7, /* not possible with this file system or machine */
+    SPILLWAY_ERROR_BUSY = -8,        /* another handle or process has the store */
+    SPILLWAY_ERROR_INTERNAL = -10    /* a mistake of the library */
+};
+
+/* Element types of weights and gradients. */
+enum { SPILLWAY_F32 = 0, SPILLWAY_BF16 = 1, SPILLWAY_F16 = 2 };
+
+/* Formats of the optimizer state. Master weights are always fp32. In BF16 and 8BIT tensors of at most 8,192 elements
+ * keep fp32 moments; 8BIT has one scale for each block of 256 moments. */
+enum { SPILLWAY_STATE_FP32 = 0, SPILLWAY_STATE_BF16 = 1, SPILLWAY_STATE_8BIT = 2 };
+
+/* The longest name of a tensor, and the longest note of a commit, with the terminating zero. */
+enum { SPILLWAY_NAME_CHARS = 256, SPILLWAY_NOTE_CHARS = 8192 };
+
+struct spillway_options {
+    size_t size;
+    const char *store; /* the store's folder, made if it is missing; its parent exists */
+    uint64_t host_memory_bytes;
+    int state;          /* SPILLWAY_STATE_..., of a new store; an existing one keeps its own, and refuses another */
+    int threads;        /* cores that the library uses; 0: all that the process may use */
+    int64_t save_every; /* steps from commit to commit where not each step commits; 0 for 1 */
+    int accumulate;     /* nonzero: gradients may be added up (SPILLWAY_ADD) */
+    int zero_missing_gradients; /* nonzero: a tensor without a gradient has one of zeros; else a step refuses it */
+    int allow_buffered;         /* nonzero: accept a file system without direct I/O, such as tmpfs */
+};
+#define SPILLWAY_OPTIONS_INIT                                                                                          \
+    { sizeof(struct spillway_options), NULL, 0, 0, 0, 0, 0, 0, 0 }
+
+struct spillway_tensor {
+    size_t size;
+    const char *name; /* unique in the store; printable UTF-8; the library copies it */
+    int type;         /* of `weights` */
+    int64_t count;    /* elements, at least 1, whatever the shape */
+    /* [count], contiguous, borrowed until spillway_close. A new store starts from these values; spillway_open of an
+     * existing one, and each step, writes them. In fp32 they are the master weights, else these rounded to nearest. */
+    void *weights;
+    double lr_scale; /* factor of the learning rate, at least 0 */
+    int decay;       /* nonzero: weight decay applies */
+};
+#define SPILLWAY_TENSOR_INIT                                                                                           \
+    { sizeof(struct spillway_tensor), NULL, 0, 0, NULL, 1.0, 1 }
+
+/* The rates of a step. */
+struct spillway_rates {
+    size_t size;
+    double lr, beta1, beta2, eps, weight_decay;
+    double clip;      /* the largest global norm of the gradients; 0: they are not clipped */
+    const char *note; /* text that the step's commit keeps, such as the position in the data; NULL: "" */
+};
+#define SPILLWAY_RATES_INIT                                                                                            \
+    { sizeof(struct spillway_rates), 1e-3, 0.9, 0.999, 1e-8, 1e-2, 0.0, NULL }
+
+struct spillway_result {
+    size_t size;
+    int64_t step;          /* the step's number, from 1, over all processes that used the store */
+    double grad_norm;      /* global norm before clipping; NaN or infinite where the step was skipped */
+    int skipped;           /* nonzero: a gradient was not finite, and the state stays as it was */
+    int64_t applied_steps; /* steps that were not skipped: the t of AdamW's bias correction */
+    int committed;         /* nonzero: this step survives a crash */
+};
+#define SPILLWAY_RESULT_INIT                                                                                           \
+    { sizeof(struct spillway_result), 0, 0.0, 0, 0, 0 }
+
+/* Memory and drive of an open store, in bytes. */
+struct spillway_usage {
+    size_t size;
+    int64_t parameters;
+    int64_t host_bytes;                /* host memory of the library */
+    int64_t drive_bytes;               /* the files of the store */
+    int64_t state_bytes;               /* optimizer state, one generation */
+    int64_t state_host_bytes;          /* the part of it that lives in host memory */
+    int64_t read_bytes, written_bytes; /* by this handle, since it was opened */
+};
+#define SPILLWAY_USAGE_INIT                                                                                            \
+    { sizeof(struct spillway_usage), 0, 0, 0, 0, 0, 0, 0 }
+
+/* How a gradient is handed in. SPILLWAY_SET: by pointer; the next step reads it there, and it must not change until
+ * then. SPILLWAY_ADD: its values are added to those handed in since the last step, in fp32 and in the order of the
+ * calls; the pointer is not kept. One of the two for a tensor and step. */
+enum { SPILLWAY_SET = 0, SPILLWAY_ADD = 1 };
+
+/* The parts of a tensor's optimizer state. */
+enum { SPILLWAY_MASTER = 0, SPILLWAY_FIRST_MOMENT = 1, SPILLWAY_SECOND_MOMENT = 2 };
+
+/* Returns the version of the library that is loaded: major·1000000 + minor·1000 + patch. */
+int spillway_version(void);
+
+/* Returns the name of a status, such as "no space". Never NULL; a literal. */
+const char *spillway_status_name(int status);
+
+/* Sends messages of the library, one line each without line end, to a function, from any of its threads; NULL, as at
+ * first: nowhere. For the whole process. The function must not call the library. */
+typedef void (*spillway_log_function)(void *context, int is_warning, const char *line);
+void spillway_set_log(spillway_log_function function, void *context);
+
+/* Begins the description of a store, and touches no file. *out must be closed, also where a later call fails. On
+ * failure *out is NULL, and spillway_error(NULL) has the reason for this thread. */
+int spillway_create(const struct spillway_options *options, spillway **out);
+
+/* Registers a tensor, before spillway_open. *out_index: 0 for the first, then 1, ...; may be NULL. */
+int spillway_add(spillway *self, const struct spillway_tensor *tensor, int64_t *out_index);
+
+/* Makes the store in an empty folder and commits step 0, or opens the one that is there at its last committed step and
+ * writes its weights to the tensors. The order of the tensors may differ from that of the process before; their names
+ * and counts may not, and the message names the first that was added, removed, renamed or changed. */
+int spillway_open(spillway *self);
+
+/* Returns the number of the last step, 0 for a store that was just made, -1 before spillway_open. */
+int64_t spillway_last_step(const spillway *self);
+
+/* Returns the note of the commit that spillway_open resumed, "" of a new store. Owned by the handle, until closed. */
+const char *spillway_note(const spillway *self);
+
+/* Changes a tensor's factors for the steps to come; at most before each step. */
+int spillway_set_factors(spillway *self, int64_t index, double lr_scale, int decay);
+
+/* Hands in the gradient of a tensor: [count] elements of a type, contiguous, in host memory. how: SPILLWAY_SET or
+ * SPILLWAY_ADD. Values are taken as they are: the caller has divided them by loss scales and micro-batches. */
+int spillway_gradient(spillway *self, int64_t index, int type, const void *gradient, int how);
+
+/* Forgets the gradients that were handed in since the last step. */
+int spillway_forget_gradients(spillway *self);
+
+/* Runs a step with the gradients that were handed in, and forgets them. Where a gradient is not finite, the step is
+ * skipped, and counted. `result` may be NULL. SPILLWAY_ERROR_ARGUMENT: a rate is out of range, or a tensor has no
+ * gradient; the message names it, the gradients stay, and the step may be tried again. */
+int spillway_step(spillway *self, const struct spillway_rates *rates, struct spillway_result *result);
+
+/* Commits the last step, unless it is committed. The note is that of the step. */
+int spillway_save(spillway *self);
+
+/* Copies elements [first, first+count) of a part of a tensor's optimizer state to out[count], as fp32. `part`:
+ * SPILLWAY_MASTER and so on. */
+int spillway_read(spillway *self, int64_t index, int part, int64_t first, int64_t count, float *out);
+
+/* Fills in the memory and the bytes of an open store. */
+int spillway_get_usage(spillway *self, struct spillway_usage *out);
+
+/* Returns the reason of the last failure of a handle, or, for NULL, of this thread's last spillway_create: one
+ * sentence,
+ * "" if there was none. Valid until the next call with the handle. */
+const char *spillway_error(const spillway *self);
+
+/* Closes a handle; NULL is allowed. Steps since the last commit are not committed: call spillway_save before. In a
+ * child process of the one that made the handle it does nothing. */
+void spillway_close(spillway *self);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,254 @@
+/* Gradients come in, a step runs, state goes out. */
+#include "core/size.h"
+#include "kernels/moments.h"
+#include "library/library_private.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A commit's text grows by its counts of steps while the note stays. */
+enum { COUNT_CHARS = 128 };
+
+static sw_status find_tensor(spillway *self, int64_t index, struct tensor **out) {
+    SW_TRY(sw_library_begin(self, true));
+    if (index < 0 || index >= self->tensor_count)
+        return sw_fail(SW_ERR_ARG, "there is no tensor %lld: %s has %lld of them", (long long)index, self->folder,
+                       (long long)self->tensor_count);
+    *out = &self->tensor[index];
+    return SW_OK;
+}
+
+static sw_status take_gradient(spillway *self, int64_t index, int type, const void *gradient, int how) {
+    struct tensor *tensor;
+    SW_TRY(find_tensor(self, index, &tensor));
+    if (type < 0 || type >= SW_DTYPES)
+        return sw_fail(SW_ERR_ARG, "type %d of the gradient of '%s' is not one of SPILLWAY_F32, _BF16 and _F16", type,
+                       tensor->name);
+    if (gradient == NULL || (uintptr_t)gradient % (uintptr_t)sw_dtype_bytes((sw_dtype)type) != 0)
+        return sw_fail(SW_ERR_ARG, "the gradient of '%s' is NULL, or not aligned to its elements", tensor->name);
+    if (how != SPILLWAY_SET && how != SPILLWAY_ADD)
+        return sw_fail(SW_ERR_ARG, "%d is neither SPILLWAY_SET nor SPILLWAY_ADD", how);
+    if (how == SPILLWAY_ADD && tensor->sum == NULL)
+        return sw_fail(SW_ERR_ARG, "gradients are not added up in %s: set `accumulate` in its options", self->folder);
+    const bool added = tensor->gradient != NULL && tensor->gradient == tensor->sum;
+    if (tensor->gradient != NULL && added != (how == SPILLWAY_ADD))
+        return sw_fail(SW_ERR_ARG, "the gradient of '%s' was set before and is added to now, or the other way round",
+                       tensor->name);
+    if (how == SPILLWAY_ADD)
+        return sw_library_add(self, tensor, (sw_dtype)type, gradient);
+    tensor->gradient = gradient;
+    tensor->gradient_type = (sw_dtype)type;
+    return SW_OK;
+}
+
+int spillway_gradient(spillway *self, int64_t index, int type, const void *gradient, int how) {
+    return sw_library_end(self, take_gradient(self, index, type, gradient, how), false);
+}
+
+static void forget(spillway *self) {
+    for (int64_t t = 0; t < self->tensor_count; t++)
+        self->tensor[t].gradient = NULL;
+}
+
+int spillway_forget_gradients(spillway *self) {
+    const sw_status status = sw_library_begin(self, true);
+    if (status == SW_OK)
+        forget(self);
+    return sw_library_end(self, status, false);
+}
+
+static sw_status check_rates(const struct spillway_rates *r) {
+    if (r == NULL || r->size != sizeof *r)
+        return sw_fail(SW_ERR_ARG,
+                       "the rates have another size than this version's: begin them with SPILLWAY_RATES_INIT");
+    const struct {
+        const char *name;
+        double value, most;
+        bool open; /* the most is not allowed itself */
+    } ranges[] = {{"lr", r->lr, 1e30, false},
+                  {"beta1", r->beta1, 1.0, true},
+                  {"beta2", r->beta2, 1.0, true},
+                  {"eps", r->eps, 1e30, false},
+                  {"weight_decay", r->weight_decay, 1e30, false},
+                  {"clip", r->clip, 1e30, false}};
+    for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++)
+        if (!(ranges[i].value >= 0.0 && ranges[i].value <= ranges[i].most) ||
+            (ranges[i].open && ranges[i].value == ranges[i].most))
+            return sw_fail(SW_ERR_ARG, "%s is %g, which is not a number from 0 %s", ranges[i].name, ranges[i].value,
+                           ranges[i].open ? "to below 1" : "on");
+    return SW_OK;
+}
+
+static sw_status check_gradients(const spillway *self) {
+    for (int64_t t = 0; !self->options.zero_missing_gradients && t < self->tensor_count; t++)
+        if (self->tensor[t].gradient == NULL)
+            return sw_fail(SW_ERR_ARG,
+                           "'%s' has no gradient in step %lld: hand one in, leave the tensor out of the store, or set "
+                           "zero_missing_gradients",
+                           self->tensor[t].name, (long long)self->last_step + 1);
+    return SW_OK;
+}
+
+static sw_status check_step(const spillway *self, const struct spillway_rates *rates, const char *note,
+                            char text[SW_STORE_META_BYTES]) {
+    SW_TRY(check_rates(rates));
+    SW_TRY(check_gradients(self));
+    if (strlen(note) >= SPILLWAY_NOTE_CHARS)
+        return sw_fail(SW_ERR_ARG, "the note has %zu bytes; a commit keeps at most %d", strlen(note),
+                       SPILLWAY_NOTE_CHARS - 1);
+    SW_TRY(sw_library_write_text(self, self->last_step + 1, note, text));
+    if (strlen(text) + COUNT_CHARS >= SW_STORE_META_BYTES)
+        return sw_fail(SW_ERR_ARG, "the note takes %zu bytes as JSON; a commit has room for %d", strlen(text),
+                       SW_STORE_META_BYTES - COUNT_CHARS - 1);
+    return SW_OK;
+}
+
+/* Commits the last step if that is not done: of a plan that commits every step it is. */
+static sw_status commit(spillway *self) {
+    SW_TRY(sw_engine_save(self->engine));
+    self->committed_step = self->last_step;
+    return SW_OK;
+}
+
+/* Runs the two programs of a step: the norm of the gradients, then the update. */
+static sw_status run_step(spillway *self, const struct spillway_rates *rates, const char *note,
+                          char text[SW_STORE_META_BYTES], struct sw_step_result *result) {
+    if (self->factors_changed)
+        sw_units_join_runs(self->units);
+    self->factors_changed = false;
+    const struct sw_step_input input = {.kind = SW_STEP_TRAIN,
+                                        .step = self->last_step + 1,
+                                        .adamw = {.lr = rates->lr,
+                                                  .beta1 = rates->beta1,
+                                                  .beta2 = rates->beta2,
+                                                  .eps = rates->eps,
+                                                  .weight_decay = rates->weight_decay},
+                                        .clip = rates->clip,
+                                        .loss_tokens = 1};
+    SW_TRY(sw_engine_begin(self->engine, &input));
+    SW_TRY(sw_engine_wait(self->engine, result));
+    self->applied_steps = result->applied_steps;
+    self->skipped_steps = result->skipped_steps;
+    SW_TRY(sw_library_write_text(self, input.step, note, text));
+    sw_engine_describe(self->engine, input.step, text);
+    SW_TRY(sw_engine_settle(self->engine));
+    self->last_step = input.step;
+    if (self->plan->commit_every_step)
+        self->committed_step = self->last_step;
+    else if (self->last_step % self->options.save_every == 0)
+        SW_TRY(commit(self));
+    return SW_OK;
+}
+
+static sw_status finish_step(spillway *self, const struct spillway_rates *rates, struct spillway_result *out,
+                             bool *begun) {
+    char text[SW_STORE_META_BYTES];
+    struct sw_step_result result;
+    SW_TRY(sw_library_begin(self, true));
+    if (out != NULL && out->size != sizeof *out)
+        return sw_fail(SW_ERR_ARG,
+                       "the result has another size than this version's: begin it with SPILLWAY_RESULT_INIT");
+    const char *note = rates != NULL && rates->note != NULL ? rates->note : "";
+    SW_TRY(check_step(self, rates, note, text));
+    *begun = true;
+    SW_TRY(run_step(self, rates, note, text, &result));
+    forget(self);
+    if (out != NULL)
+        *out = (struct spillway_result){.size = sizeof *out,
+                                        .step = self->last_step,
+                                        .grad_norm = result.grad_norm,
+                                        .skipped = result.skipped,
+                                        .applied_steps = self->applied_steps,
+                                        .committed = self->committed_step == self->last_step};
+    return SW_OK;
+}
+
+int spillway_step(spillway *self, const struct spillway_rates *rates, struct spillway_result *result) {
+    bool begun = false;
+    const sw_status status = finish_step(self, rates, result, &begun);
+    const int known = sw_library_end(self, status, begun);
+    self->failed |= begun && known != SPILLWAY_OK;
+    return known;
+}
+
+int spillway_save(spillway *self) {
+    sw_status status = sw_library_begin(self, true);
+    const bool begun = status == SW_OK;
+    if (begun && self->committed_step != self->last_step)
+        status = commit(self);
+    return sw_library_end(self, status, begun);
+}
+
+/* Copies what is asked for of one grain's record. */
+static void copy_part(const spillway *self, const struct tensor *tensor, int part, int64_t grain, const void *record,
+                      float *whole, int64_t first, int64_t count, float *out) {
+    const struct sw_unit *unit = &self->units->unit[tensor->unit];
+    const int64_t begin = grain * SW_GRAIN_ELEMS;
+    const int64_t from = sw_max_i64(begin, tensor->offset + first);
+    const int64_t to = sw_min_i64(begin + SW_GRAIN_ELEMS, tensor->offset + first + count);
+    sw_record_to_fp32(self->units->optimizer, grain >= unit->wide_grain, record, whole);
+    memcpy(out + (from - tensor->offset - first), whole + part * SW_GRAIN_ELEMS + (from - begin),
+           (size_t)(to - from) * sizeof *out);
+}
+
+static sw_status read_grains(spillway *self, const struct tensor *tensor, int part, int64_t first, int64_t count,
+                             char *record, float *whole, float *out) {
+    const int64_t end = (tensor->offset + first + count - 1) / SW_GRAIN_ELEMS;
+    for (int64_t grain = (tensor->offset + first) / SW_GRAIN_ELEMS; grain <= end; grain++) {
+        SW_TRY(sw_engine_read_optimizer(self->engine, tensor->unit, grain, 1, record));
+        copy_part(self, tensor, part, grain, record, whole, first, count, out);
+    }
+    return SW_OK;
+}
+
+static sw_status read_part(spillway *self, int64_t index, int part, int64_t first, int64_t count, float *out) {
+    struct tensor *tensor;
+    SW_TRY(find_tensor(self, index, &tensor));
+    if (part < SPILLWAY_MASTER || part > SPILLWAY_SECOND_MOMENT)
+        return sw_fail(SW_ERR_ARG, "%d is not one of SPILLWAY_MASTER, _FIRST_MOMENT and _SECOND_MOMENT", part);
+    if (first < 0 || count < 0 || first > tensor->count - count || (out == NULL && count > 0))
+        return sw_fail(SW_ERR_ARG, "'%s' has no %lld elements from %lld on, or there is nowhere to copy them",
+                       tensor->name, (long long)count, (long long)first);
+    if (count == 0)
+        return SW_OK;
+    char *record = malloc((size_t)sw_plan_optimizer_bytes(self->plan, 1));
+    float *whole = malloc(SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS * sizeof *whole);
+    const sw_status status = record != NULL && whole != NULL
+                                 ? read_grains(self, tensor, part, first, count, record, whole, out)
+                                 : sw_fail(SW_ERR_NOMEM, "no memory to read '%s'", tensor->name);
+    free(record);
+    free(whole);
+    return status;
+}
+
+int spillway_read(spillway *self, int64_t index, int part, int64_t first, int64_t count, float *out) {
+    return sw_library_end(self, read_part(self, index, part, first, count, out), false);
+}
+
+static sw_status get_usage(spillway *self, struct spillway_usage *out) {
+    int64_t grains = 0, on_host = 0;
+    SW_TRY(sw_library_begin(self, true));
+    if (out == NULL || out->size != sizeof *out)
+        return sw_fail(SW_ERR_ARG, "the usage has another size than this version's: begin it with SPILLWAY_USAGE_INIT");
+    for (int64_t u = 0; u < self->units->count; u++) {
+        grains += self->units->unit[u].grains;
+        on_host += self->plan->placement[u].tier[SW_OPTIMIZER] == SW_HOST ? self->units->unit[u].grains : 0;
+    }
+    const struct sw_store_counters moved = sw_store_counters(self->store);
+    *out = (struct spillway_usage){.size = sizeof *out,
+                                   .parameters = sw_units_parameters(self->units),
+                                   .host_bytes = self->plan->tier_bytes[SW_DEVICE] + self->plan->tier_bytes[SW_HOST] +
+                                                 self->sums_bytes,
+                                   .drive_bytes = sw_store_file_bytes(self->store),
+                                   .state_bytes = sw_plan_optimizer_bytes(self->plan, grains),
+                                   .state_host_bytes = sw_plan_optimizer_bytes(self->plan, on_host),
+                                   .read_bytes = moved.read_bytes,
+                                   .written_bytes = moved.write_bytes};
+    return SW_OK;
+}
+
+int spillway_get_usage(spillway *self, struct spillway_usage *out) {
+    return sw_library_end(self, get_usage(self, out), false);
+}

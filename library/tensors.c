@@ -1,0 +1,222 @@
+/* The registered tensors: their units, and tensors.json, which lists them for the next process. */
+#include "core/confine.h"
+#include "core/files/files.h"
+#include "core/files/json_file.h"
+#include "core/json.h"
+#include "core/size.h"
+#include "library/library_private.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A unit is closed once it has so many elements. Nothing streams by units but the list of sums of squares, and a file
+ * of a store has room for thousands of them. */
+enum { UNIT_ELEMS = 64 << 20, RECORD_VERSION = 1, RECORD_MOST_BYTES = 256 << 20 };
+
+static sw_status record_path(const spillway *self, char path[LIBRARY_PATH_CHARS]) {
+    return sw_path_join(path, LIBRARY_PATH_CHARS, self->folder, "tensors.json");
+}
+
+void sw_library_order_as_added(spillway *self) {
+    for (int64_t t = 0; t < self->tensor_count; t++)
+        self->order[t] = t;
+}
+
+/* Gives each tensor its unit and its number in it. Returns the number of units. */
+static int64_t sort_into_units(spillway *self) {
+    int64_t unit = 0, elems = 0, within = 0;
+    for (int64_t i = 0; i < self->tensor_count; i++) {
+        struct tensor *tensor = &self->tensor[self->order[i]];
+        if (elems > 0 && elems + tensor->count > UNIT_ELEMS) {
+            unit++;
+            elems = within = 0;
+        }
+        tensor->unit = unit;
+        tensor->within = within++;
+        elems += tensor->count;
+    }
+    return unit + 1;
+}
+
+static sw_status fill_units(spillway *self) {
+    for (int64_t i = 0; i < self->tensor_count; i++) {
+        const struct tensor *tensor = &self->tensor[self->order[i]];
+        struct sw_unit *unit = &self->units->unit[tensor->unit];
+        if (tensor->within == 0)
+            snprintf(unit->name, sizeof unit->name, "unit %lld", (long long)tensor->unit);
+        SW_TRY(sw_unit_add_tensor(unit, tensor->name, 1, &tensor->count, tensor->decay));
+        unit->tensor[tensor->within].lr_scale = tensor->lr_scale;
+    }
+    return sw_units_seal(self->units);
+}
+
+/* Sealing may move small tensors behind larger ones. */
+static int by_place(const void *left, const void *right, void *context) {
+    const spillway *self = context;
+    const struct tensor *a = &self->tensor[*(const int64_t *)left], *b = &self->tensor[*(const int64_t *)right];
+    if (a->unit != b->unit)
+        return a->unit < b->unit ? -1 : 1;
+    return (a->offset > b->offset) - (a->offset < b->offset);
+}
+
+sw_status sw_library_lay_out(spillway *self) {
+    const int64_t count = sort_into_units(self);
+    SW_TRY(sw_units_create(count, &self->units));
+    self->units->optimizer = (sw_optimizer_format)self->options.state;
+    SW_TRY(fill_units(self));
+    self->unit_first = calloc((size_t)count + 1, sizeof *self->unit_first);
+    if (self->unit_first == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for %lld tensors", (long long)self->tensor_count);
+    for (int64_t t = 0; t < self->tensor_count; t++) {
+        struct tensor *tensor = &self->tensor[t];
+        tensor->offset = self->units->unit[tensor->unit].tensor[tensor->within].offset;
+        self->unit_first[tensor->unit + 1]++;
+    }
+    for (int64_t u = 0; u < count; u++)
+        self->unit_first[u + 1] += self->unit_first[u];
+    qsort_r(self->order, (size_t)self->tensor_count, sizeof *self->order, by_place, self);
+    return SW_OK;
+}
+
+sw_status sw_library_write_record(const spillway *self, const struct store_record *record) {
+    char path[LIBRARY_PATH_CHARS];
+    SW_TRY(record_path(self, path));
+    json_t *tensors = json_array(), *object = NULL;
+    for (int64_t u = 0; tensors != NULL && u < self->units->count; u++)
+        for (int64_t within = 0; within < self->units->unit[u].tensor_count; within++)
+            for (int64_t i = self->unit_first[u]; i < self->unit_first[u + 1]; i++)
+                if (self->tensor[self->order[i]].within == within)
+                    json_array_append_new(tensors, json_pack("{s:s, s:I}", "name", self->tensor[self->order[i]].name,
+                                                             "count", (json_int_t)self->tensor[self->order[i]].count));
+    object = json_pack("{s:i, s:s, s:s, s:b, s:o}", "version", RECORD_VERSION, "id", record->id, "state",
+                       sw_optimizer_format_name(record->state), "started", record->started, "tensors", tensors);
+    if (object == NULL || sw_json_lacked_memory()) {
+        json_decref(object);
+        return sw_fail(SW_ERR_NOMEM, "no memory to write %s", path);
+    }
+    const sw_status status = sw_json_write_checked_file(path, object, SW_FILE_PRIVATE);
+    json_decref(object);
+    return status;
+}
+
+/* Tensors by name. */
+struct name {
+    const char *name;
+    int64_t number;
+};
+
+static int by_name(const void *left, const void *right) {
+    return strcmp(((const struct name *)left)->name, ((const struct name *)right)->name);
+}
+
+/* Returns the tensors sorted by name; NULL: no memory. */
+static struct name *sorted_names(const spillway *self) {
+    struct name *names = calloc((size_t)self->tensor_count + 1, sizeof *names);
+    for (int64_t t = 0; names != NULL && t < self->tensor_count; t++)
+        names[t] = (struct name){self->tensor[t].name, t};
+    if (names != NULL)
+        qsort(names, (size_t)self->tensor_count, sizeof *names, by_name);
+    return names;
+}
+
+/* Refuses the first registered tensor that the store does not have. missing: a tensor of the store that is not
+ * registered, with missing_count elements; NULL: there is none. */
+static sw_status refuse_others(const spillway *self, const bool *known, const char *missing, int64_t missing_count) {
+    for (int64_t t = 0; t < self->tensor_count; t++) {
+        const struct tensor *tensor = &self->tensor[t];
+        if (known[t])
+            continue;
+        if (missing != NULL && tensor->count == missing_count)
+            return sw_fail(SW_ERR_ARG,
+                           "%s has a tensor '%s' and none of the name '%s', which has as many elements: register it "
+                           "by its old name if it was renamed",
+                           self->folder, missing, tensor->name);
+        return sw_fail(SW_ERR_ARG,
+                       "%s has no tensor '%s': it was added after the store was made; leave it out, or begin a new "
+                       "store",
+                       self->folder, tensor->name);
+    }
+    if (missing != NULL)
+        return sw_fail(SW_ERR_ARG,
+                       "%s has the state of a tensor '%s' of %lld elements, which is not registered: register it, or "
+                       "begin a new store",
+                       self->folder, missing, (long long)missing_count);
+    return SW_OK;
+}
+
+/* Takes the order of the store's tensors, and compares them with the registered ones. */
+static sw_status match(spillway *self, const json_t *tensors, const struct name *names, bool *known) {
+    const char *missing = NULL;
+    int64_t missing_count = 0, matched = 0;
+    size_t i;
+    json_t *entry;
+    json_array_foreach(tensors, i, entry) {
+        const struct name wanted = {json_string_value(json_object_get(entry, "name")), 0};
+        const int64_t count = json_integer_value(json_object_get(entry, "count"));
+        if (wanted.name == NULL || count < 1)
+            return sw_fail(SW_ERR_CORRUPT, "tensors.json in %s has an entry without name or count", self->folder);
+        const struct name *found = bsearch(&wanted, names, (size_t)self->tensor_count, sizeof *names, by_name);
+        if (found == NULL) {
+            missing_count = missing == NULL ? count : missing_count;
+            missing = missing == NULL ? wanted.name : missing;
+            continue;
+        }
+        if (self->tensor[found->number].count != count)
+            return sw_fail(SW_ERR_ARG,
+                           "the tensor '%s' has %lld elements, and %lld in %s: a store keeps the sizes that it was "
+                           "made with",
+                           wanted.name, (long long)self->tensor[found->number].count, (long long)count, self->folder);
+        if (known[found->number])
+            return sw_fail(SW_ERR_CORRUPT, "tensors.json in %s lists '%s' twice", self->folder, wanted.name);
+        known[found->number] = true;
+        self->order[matched++] = found->number;
+    }
+    return refuse_others(self, known, missing, missing_count);
+}
+
+static sw_status match_tensors(spillway *self, const json_t *tensors) {
+    struct name *names = sorted_names(self);
+    bool *known = calloc((size_t)self->tensor_count + 1, sizeof *known);
+    const sw_status status = names != NULL && known != NULL
+                                 ? match(self, tensors, names, known)
+                                 : sw_fail(SW_ERR_NOMEM, "no memory for %lld tensors", (long long)self->tensor_count);
+    free(names);
+    free(known);
+    return status;
+}
+
+static sw_status read_members(const spillway *self, const json_t *object, struct store_record *out) {
+    const char *id = json_string_value(json_object_get(object, "id"));
+    const char *state = json_string_value(json_object_get(object, "state"));
+    const int64_t version = json_integer_value(json_object_get(object, "version"));
+    int format = 0;
+    if (version > RECORD_VERSION)
+        return sw_fail(SW_ERR_UNSUPPORTED, "%s was made by a later version of spillway", self->folder);
+    while (state != NULL && format < SW_OPTIMIZER_FORMATS &&
+           strcmp(state, sw_optimizer_format_name((sw_optimizer_format)format)) != 0)
+        format++;
+    if (version < 1 || id == NULL || strlen(id) != SW_STORE_ID_CHARS - 1 || state == NULL ||
+        format == SW_OPTIMIZER_FORMATS || !json_is_array(json_object_get(object, "tensors")))
+        return sw_fail(SW_ERR_CORRUPT, "tensors.json in %s lacks a member, or has one of another kind", self->folder);
+    snprintf(out->id, sizeof out->id, "%s", id);
+    out->state = (sw_optimizer_format)format;
+    out->started = json_is_true(json_object_get(object, "started"));
+    return SW_OK;
+}
+
+sw_status sw_library_read_record(spillway *self, struct store_record *out, bool *found) {
+    char path[LIBRARY_PATH_CHARS];
+    json_t *object;
+    *out = (struct store_record){0};
+    SW_TRY(record_path(self, path));
+    SW_TRY(sw_path_find(path, found));
+    if (!*found)
+        return SW_OK;
+    SW_TRY(sw_json_read_checked_file(path, RECORD_MOST_BYTES, SW_ERR_CORRUPT, &object));
+    sw_status status = read_members(self, object, out);
+    if (status == SW_OK && out->started)
+        status = match_tensors(self, json_object_get(object, "tensors"));
+    json_decref(object);
+    return status;
+}

@@ -1,0 +1,65 @@
+"""The shared library shows the functions of spillway.h, versioned, and nothing else. The header compiles alone, as C99 and C++,
+and so does the program of the guide."""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+sys.path.insert(0, os.path.join(os.path.dirname(HERE), "structure"))
+import script_test  # noqa: E402
+
+LIBRARY = os.path.abspath(sys.argv[1])
+HEADER = os.path.join(ROOT, "library", "spillway.h")
+
+
+def read(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def declared():
+    """Functions of the header."""
+    code = re.sub(r"/\*.*?\*/", "", read(HEADER), flags=re.S)
+    return set(re.findall(r"\b(spillway_\w+)\(", code)) - {"spillway_log_function"}
+
+
+def run(*words, **options):
+    return subprocess.run(words, capture_output=True, text=True, check=False, **options)
+
+
+def the_library_shows_its_functions_alone():
+    listed = run("nm", "-D", "--defined-only", LIBRARY)
+    shown = {line.split()[2] for line in listed.stdout.splitlines() if line.split()[1] != "A"}
+    wanted = {f"{name}@@SPILLWAY_0.1" for name in declared()}
+    dynamic = run("readelf", "-d", LIBRARY).stdout
+    problems = [] if "[libspillway.so.0]" in dynamic else ["the library's soname is not libspillway.so.0"]
+    return problems + [f"{name} is in the header or in the library alone" for name in sorted(shown ^ wanted)]
+
+
+def the_header_compiles_alone():
+    problems = []
+    for words in (["cc", "-std=c99", "-x", "c"], ["c++", "-std=c++11", "-x", "c++"]):
+        done = run(*words, "-pedantic", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", HEADER)
+        problems += [f"{' '.join(words)}: {done.stderr}"] if done.returncode != 0 else []
+    return problems
+
+
+def the_guides_program_runs():
+    page = read(os.path.join(ROOT, "docs", "guide", "library.md"))
+    with tempfile.TemporaryDirectory() as folder:
+        source = os.path.join(folder, "program.c")
+        with open(source, "w", encoding="utf-8") as file:
+            file.write(re.search(r"^```c\n(.*?)^```$", page, re.M | re.S)[1])
+        built = run("cc", "-std=c99", "-Wall", "-Werror", source, "-I", os.path.dirname(HEADER), LIBRARY, "-o",
+                    os.path.join(folder, "program"), f"-Wl,-rpath,{os.path.dirname(LIBRARY)}")
+        if built.returncode != 0:
+            return [built.stderr]
+        again = [run("./program", cwd=folder) for _ in range(2)]
+        return [f"exit status {done.returncode}: {done.stderr}" for done in again if done.returncode != 0 or done.stderr]
+
+
+script_test.run(the_library_shows_its_functions_alone, the_header_compiles_alone, the_guides_program_runs)

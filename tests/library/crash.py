@@ -1,0 +1,74 @@
+"""kill -9 of a program that trains by the library, at random instants: it resumes at the last committed step, and ends with
+the weights of one that was left alone."""
+
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "structure"))
+import script_test  # noqa: E402
+
+PROGRAM = sys.argv[1]
+STEPS, KILLS, SEED = 60, 24, 7
+
+
+def start(folder, memory_mib):
+    return subprocess.Popen([PROGRAM, os.path.join(folder, "store"), str(STEPS), str(memory_mib), os.path.join(folder, "weights")],
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def weights_of(folder):
+    with open(os.path.join(folder, "weights"), "rb") as file:
+        return file.read()
+
+
+def step_of(line):
+    """The number of a line `step N ...` or `from step N ...`."""
+    return int(line.split("step ")[1].split()[0])
+
+
+def kill_at_random(folder, memory_mib, seconds, source):
+    """Starts the program again and again, kills it, and lets the last one end. Returns what was wrong."""
+    problems, committed, killed = [], 0, 0
+    while True:
+        process = start(folder, memory_mib)
+        if killed < KILLS:
+            time.sleep(source.random() * seconds)
+            process.kill()
+            killed += 1
+        lines = process.communicate()[0].splitlines()
+        begun = [line for line in lines if line.startswith("from step ")]
+        if begun and step_of(begun[0]) < committed:
+            problems.append(f"step {committed} was committed, and the next process began at {step_of(begun[0])}")
+        committed = max([committed, *(step_of(line) for line in lines if line.endswith(" committed"))])
+        if process.returncode == 0:
+            return problems
+        if process.returncode != -9:
+            return problems + [f"exit status {process.returncode}: {lines[-1:]}"]
+
+
+def resumes_at_the_last_committed_step(memory_mib):
+    source = random.Random(SEED + memory_mib)
+    with tempfile.TemporaryDirectory() as alone, tempfile.TemporaryDirectory() as killed:
+        began = time.monotonic()
+        output = start(alone, memory_mib).communicate()[0]
+        if f"step {STEPS} " not in output:
+            return [f"the program did not end: {output[-200:]}"]
+        problems = kill_at_random(killed, memory_mib, (time.monotonic() - began) / 3, source)
+        if not problems and weights_of(alone) != weights_of(killed):
+            problems.append("the weights differ from those of a program that was left alone")
+        return problems
+
+
+def in_host_memory():
+    return resumes_at_the_last_committed_step(64)
+
+
+def on_the_drive():
+    return resumes_at_the_last_committed_step(8)
+
+
+script_test.run(in_host_memory, on_the_drive)

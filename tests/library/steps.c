@@ -1,0 +1,367 @@
+/* Steps of the library: the bits of the reference and of the engine that trains, for every placement and thread count.
+ */
+#include "kernels/device.h"
+#include "tests/library/support.h"
+#include "tests/offload/toy.h"
+
+#include <math.h>
+
+enum { STEPS = 50, NAN_STEP = 17, FACTORS_STEP = 25, CHANGED = 4, STATE_PARTS = 3 };
+#define CLIP_EPSILON 1e-6
+#define ALL_ON_HOST (INT64_C(256) << 20)
+
+static struct spillway_rates rates_of(int64_t step) {
+    struct spillway_rates rates = SPILLWAY_RATES_INIT;
+    rates.lr = 1e-3 * (1.0 + 0.01 * (double)step);
+    rates.clip = step % 3 == 0 ? 0.0 : 0.5;
+    return rates;
+}
+
+/* The model's state as the contract defines it: one vector, tensors at aligned elements, updated by the plain
+ * reference. */
+struct reference {
+    struct sw_device *device;
+    struct sw_stream *stream;
+    int64_t offset[TENSORS], elems, grains, applied;
+    float *records, *grads, *weights;
+    double *sums;
+    struct sw_decay_run run[TENSORS];
+};
+
+static void set_runs(struct reference *r, const struct model *m) {
+    for (int t = 0; t < TENSORS; t++)
+        r->run[t] = (struct sw_decay_run){.end = t + 1 < TENSORS ? r->offset[t + 1] : r->elems,
+                                          .decay = m->decays[t],
+                                          .lr_scale = m->lr_scale[t] == 0.0 ? 0x1p-1000 : m->lr_scale[t]};
+}
+
+static struct reference reference_open(const struct model *m) {
+    struct reference r = {0};
+    int64_t end = 0;
+    for (int t = 0; t < TENSORS; t++) {
+        r.offset[t] = sw_round_up(end, SW_TENSOR_ALIGN_ELEMS);
+        end = r.offset[t] + m->count[t];
+    }
+    r.elems = sw_round_up(end, SW_GRAIN_ELEMS);
+    r.grains = r.elems / SW_GRAIN_ELEMS;
+    r.records = calloc((size_t)(STATE_PARTS * r.elems), sizeof(float));
+    r.grads = calloc((size_t)r.elems, sizeof(float));
+    r.weights = calloc((size_t)r.elems, sizeof(float));
+    r.sums = calloc((size_t)r.grains, sizeof(double));
+    assert_true(r.records != NULL && r.grads != NULL && r.weights != NULL && r.sums != NULL);
+    for (int t = 0; t < TENSORS; t++)
+        for (int64_t i = 0, at; i < m->count[t]; i++) {
+            at = r.offset[t] + i;
+            r.records[at / SW_GRAIN_ELEMS * STATE_PARTS * SW_GRAIN_ELEMS + at % SW_GRAIN_ELEMS] =
+                sw_dtype_load(m->type[t], m->weights[t], i);
+        }
+    set_runs(&r, m);
+    support_expect_ok(sw_device_open("ref", 1, &r.device), "reference");
+    support_expect_ok(sw_stream_open(r.device, &r.stream), "reference");
+    return r;
+}
+
+static void reference_close(struct reference *r) {
+    sw_stream_close(r->stream);
+    sw_device_close(r->device);
+    free(r->records);
+    free(r->grads);
+    free(r->weights);
+    free(r->sums);
+}
+
+/* Returns the norm. */
+static double reference_step(struct reference *r, const struct model *m, const struct spillway_rates *rates) {
+    double total = 0.0;
+    for (int t = 0; t < TENSORS; t++)
+        for (int64_t i = 0; i < m->count[t]; i++)
+            r->grads[r->offset[t] + i] = sw_dtype_load(m->type[t], m->gradients[t], i);
+    support_expect_ok(sw_square_sums(r->stream, SW_F32, r->elems, r->grads, r->sums), "sums");
+    for (int64_t g = 0; g < r->grains; g++)
+        total += r->sums[g];
+    const double norm = sqrt(total);
+    r->applied += isfinite(norm) ? 1 : 0;
+    const double coefficient = rates->clip > 0.0 ? rates->clip / (norm + CLIP_EPSILON) : 1.0;
+    const struct sw_adamw adamw = {.lr = rates->lr,
+                                   .beta1 = rates->beta1,
+                                   .beta2 = rates->beta2,
+                                   .eps = rates->eps,
+                                   .weight_decay = rates->weight_decay,
+                                   .grad_scale = (float)fmin(1.0, coefficient),
+                                   .step = r->applied,
+                                   .skip = !isfinite(norm)};
+    support_expect_ok(sw_update_adamw(r->stream, .type = SW_F32, .adamw = &adamw, .grains = r->grains, .runs = r->run,
+                                      .run_count = TENSORS, .grads = r->grads, .records = r->records,
+                                      .weights = r->weights),
+                      "update");
+    return norm;
+}
+
+/* Compares a part of the state of all tensors, bit by bit. */
+static void expect_state(const struct reference *r, const struct model *m, spillway *self, int part) {
+    for (int t = 0; t < TENSORS; t++) {
+        float *got = calloc((size_t)m->count[t], sizeof *got);
+        assert_non_null(got);
+        library_must(spillway_read(self, t, part, 0, m->count[t], got), self, "read");
+        for (int64_t i = 0; i < m->count[t]; i++) {
+            const int64_t at = r->offset[t] + i, grain = at / SW_GRAIN_ELEMS;
+            const float *record = r->records + grain * STATE_PARTS * SW_GRAIN_ELEMS;
+            if (memcmp(&got[i], &record[part * SW_GRAIN_ELEMS + at % SW_GRAIN_ELEMS], sizeof *got) != 0)
+                fail_msg("part %d of '%s' differs at element %lld", part, m->name[t], (long long)i);
+        }
+        free(got);
+    }
+}
+
+static void expect_weights(const struct reference *r, const struct model *m, int64_t step) {
+    for (int t = 0; t < TENSORS; t++)
+        for (int64_t i = 0; i < m->count[t]; i++) {
+            uint32_t want = 0, got = 0;
+            sw_dtype_store(m->type[t], &want, 0, r->weights[r->offset[t] + i]);
+            memcpy(&got, (const char *)m->weights[t] + i * sw_dtype_bytes(m->type[t]),
+                   (size_t)sw_dtype_bytes(m->type[t]));
+            if (want != got)
+                fail_msg("step %lld: weight %lld of '%s' differs", (long long)step, (long long)i, m->name[t]);
+        }
+}
+
+static void change_factors(struct model *m, spillway *self, struct reference *r) {
+    m->lr_scale[CHANGED] = 0.25;
+    m->decays[CHANGED] = false;
+    library_must(spillway_set_factors(self, CHANGED, 0.25, 0), self, "factors");
+    set_runs(r, m);
+}
+
+/* Trains side by side with the reference. One gradient is not finite in one step. */
+static void follow_reference(void **state, int64_t host_memory_bytes, int threads, bool on_drive) {
+    char path[SUPPORT_PATH_CHARS];
+    struct model m = model_make();
+    struct reference r = reference_open(&m);
+    struct spillway_options options = library_options(library_store(state, path), host_memory_bytes);
+    options.threads = threads;
+    options.save_every = 20;
+    spillway *self = model_open(&m, &options);
+    for (int64_t step = 1; step <= STEPS; step++) {
+        struct spillway_rates rates = rates_of(step);
+        struct spillway_result result = SPILLWAY_RESULT_INIT;
+        model_gradients(&m, step);
+        if (step == NAN_STEP)
+            ((float *)m.gradients[CHANGED])[MOST_ELEMS - 1] = NAN;
+        if (step == FACTORS_STEP)
+            change_factors(&m, self, &r);
+        const double norm = reference_step(&r, &m, &rates);
+        model_hand_in(&m, self, SPILLWAY_SET);
+        library_must(spillway_step(self, &rates, &result), self, "step");
+        assert_int_equal(result.step, step);
+        assert_int_equal(result.skipped, step == NAN_STEP);
+        assert_int_equal(result.applied_steps, r.applied);
+        assert_int_equal(result.committed, on_drive || step % 20 == 0);
+        if (step != NAN_STEP && memcmp(&result.grad_norm, &norm, sizeof norm) != 0)
+            fail_msg("step %lld: norm %.17g, expected %.17g", (long long)step, result.grad_norm, norm);
+        expect_weights(&r, &m, step);
+    }
+    for (int part = 0; part < STATE_PARTS; part++)
+        expect_state(&r, &m, self, part);
+    spillway_close(self);
+    reference_close(&r);
+    model_free(&m);
+}
+
+static void has_the_bits_of_the_reference_in_host_memory(void **state) {
+    follow_reference(state, ALL_ON_HOST, 2, false);
+}
+
+static void has_the_bits_of_the_reference_on_the_drive(void **state) {
+    follow_reference(state, INT64_C(4) << 20, 1, true);
+}
+
+/* Makes the state of a store after some steps: all tensors' weights and moments. */
+static float *train_for(void **state, int64_t host_memory_bytes, int format, int64_t *out_elems) {
+    char path[SUPPORT_PATH_CHARS];
+    struct model m = model_make();
+    struct spillway_options options = library_options(library_store(state, path), host_memory_bytes);
+    options.state = format;
+    spillway *self = model_open(&m, &options);
+    for (int64_t step = 1; step <= STEPS / 5; step++) {
+        const struct spillway_rates rates = rates_of(step);
+        model_gradients(&m, step);
+        model_hand_in(&m, self, SPILLWAY_SET);
+        library_must(spillway_step(self, &rates, NULL), self, "step");
+    }
+    int64_t elems = 0;
+    float *all = calloc(STATE_PARTS * TENSORS * (size_t)MOST_ELEMS, sizeof *all);
+    assert_non_null(all);
+    for (int t = 0; t < TENSORS; t++)
+        for (int part = 0; part < STATE_PARTS; part++, elems += m.count[t])
+            library_must(spillway_read(self, t, part, 0, m.count[t], all + elems), self, "read");
+    spillway_close(self);
+    library_remove_store(state);
+    model_free(&m);
+    *out_elems = elems;
+    return all;
+}
+
+static void narrow_state_has_the_same_bits_everywhere(void **state) {
+    float *moments[2] = {NULL, NULL};
+    for (int format = SPILLWAY_STATE_BF16; format <= SPILLWAY_STATE_8BIT; format++) {
+        int64_t elems[2];
+        float *host = train_for(state, ALL_ON_HOST, format, &elems[0]);
+        float *drive = train_for(state, INT64_C(4) << 20, format, &elems[1]);
+        assert_int_equal(elems[0], elems[1]);
+        assert_memory_equal(host, drive, (size_t)elems[0] * sizeof *host);
+        free(drive);
+        moments[format - SPILLWAY_STATE_BF16] = host;
+    }
+    /* The formats differ, so the comparison above has compared narrow state. */
+    assert_memory_not_equal(moments[0], moments[1], STATE_PARTS * MOST_ELEMS * sizeof(float));
+    free(moments[0]);
+    free(moments[1]);
+}
+
+/* Adding up gives what a sum in fp32, in the same order, gives. */
+static void gradients_add_up(void **state) {
+    enum { MICROS = 3 };
+    char path[SUPPORT_PATH_CHARS];
+    struct model m = model_make(), sums = model_make();
+    struct reference r = reference_open(&m);
+    struct spillway_options options = library_options(library_store(state, path), ALL_ON_HOST);
+    options.accumulate = 1;
+    spillway *self = model_open(&m, &options);
+    for (int t = 0; t < TENSORS; t++)
+        sums.type[t] = SW_F32;
+    for (int64_t step = 1; step <= 4; step++) {
+        const struct spillway_rates rates = rates_of(step);
+        for (int micro = 0; micro < MICROS; micro++) {
+            model_gradients(&m, step * MICROS + micro);
+            model_hand_in(&m, self, SPILLWAY_ADD);
+            for (int t = 0; t < TENSORS; t++)
+                for (int64_t i = 0; i < m.count[t]; i++) {
+                    const float value = sw_dtype_load(m.type[t], m.gradients[t], i);
+                    float *sum = (float *)sums.gradients[t] + i;
+                    *sum = micro == 0 ? value : *sum + value;
+                }
+        }
+        reference_step(&r, &sums, &rates);
+        library_must(spillway_step(self, &rates, NULL), self, "step");
+        expect_weights(&r, &m, step);
+    }
+    spillway_close(self);
+    reference_close(&r);
+    model_free(&m);
+    model_free(&sums);
+}
+
+/* The engine of training, with a model of its own, and the library, given that model's gradients, update alike. */
+static void has_the_bits_of_the_engine(void **state) {
+    static const char *const names[TOY_UNITS] = {"a", "b", "c", "d"};
+    const struct toy_spec spec = {.place = "grads=host,optimizer=host",
+                                  .chunk_grains = 2,
+                                  .ring_chunks = 2,
+                                  .group = TOY_MICROS,
+                                  .unit_slots = 2,
+                                  .clip_every = 3,
+                                  .head_grains = 1};
+    char path[SUPPORT_PATH_CHARS];
+    struct toy toy;
+    support_expect_ok(toy_open(&spec, &toy), "toy");
+    const struct spillway_options options = library_options(library_store(state, path), ALL_ON_HOST);
+    spillway *self = NULL;
+    library_must(spillway_create(&options, &self), NULL, "create");
+    float *weights[TOY_UNITS], *grads[TOY_UNITS];
+    int64_t grains[TOY_UNITS];
+    const int64_t record_elems = STATE_PARTS * SW_GRAIN_ELEMS;
+    float *records = calloc(16 * (size_t)record_elems, sizeof *records);
+    assert_non_null(records);
+    for (int u = 0; u < TOY_UNITS; u++) {
+        struct spillway_tensor tensor = SPILLWAY_TENSOR_INIT;
+        grains[u] = toy.units->unit[u].grains;
+        weights[u] = calloc((size_t)toy.units->unit[u].elems, sizeof *weights[u]);
+        grads[u] = calloc((size_t)toy.units->unit[u].elems, sizeof *grads[u]);
+        support_expect_ok(sw_engine_read_optimizer(toy.engine, u, 0, grains[u], records), "masters");
+        for (int64_t g = 0; g < grains[u]; g++)
+            memcpy(weights[u] + g * SW_GRAIN_ELEMS, records + g * record_elems, SW_GRAIN_ELEMS * sizeof(float));
+        tensor.name = names[u];
+        tensor.count = toy.units->unit[u].elems;
+        tensor.weights = weights[u];
+        library_must(spillway_add(self, &tensor, NULL), self, "add");
+    }
+    library_must(spillway_open(self), self, "open");
+    for (int64_t step = 1; step <= STEPS; step++) {
+        struct sw_step_result result;
+        struct spillway_rates rates = SPILLWAY_RATES_INIT;
+        rates.lr = 0.125;
+        rates.beta1 = rates.beta2 = 0.5;
+        rates.weight_decay = 0.0;
+        rates.clip = step % spec.clip_every == 0 ? 0.5 : 0.0;
+        support_expect_ok(toy_begin(&toy, SW_STEP_TRAIN, step, NULL), "toy's step");
+        support_expect_ok(toy_wait(&toy, &result), "toy's step");
+        for (int u = 0; u < TOY_UNITS; u++) {
+            support_expect_ok(sw_engine_read_grads(toy.engine, u, 0, grains[u], grads[u]), "gradients");
+            library_must(spillway_gradient(self, u, SPILLWAY_F32, grads[u], SPILLWAY_SET), self, "gradient");
+        }
+        library_must(spillway_step(self, &rates, NULL), self, "step");
+        for (int u = 0; u < TOY_UNITS; u++) {
+            support_expect_ok(sw_engine_read_optimizer(toy.engine, u, 0, grains[u], records), "masters");
+            for (int64_t g = 0; g < grains[u]; g++)
+                assert_memory_equal(weights[u] + g * SW_GRAIN_ELEMS, records + g * record_elems,
+                                    SW_GRAIN_ELEMS * sizeof(float));
+        }
+    }
+    spillway_close(self);
+    toy_close(&toy);
+    for (int u = 0; u < TOY_UNITS; u++) {
+        free(weights[u]);
+        free(grads[u]);
+    }
+    free(records);
+}
+
+/* A step is committed, the handle closed without a save, and opened in another order with other weights in memory. */
+static void resumes_in_any_order(void **state) {
+    static const int other[TENSORS] = {6, 2, 0, 1, 5, 4, 3};
+    char path[SUPPORT_PATH_CHARS];
+    struct model m = model_make();
+    struct spillway_options options = library_options(library_store(state, path), ALL_ON_HOST);
+    options.save_every = 3;
+    spillway *self = model_open(&m, &options);
+    char *kept[TENSORS];
+    for (int64_t step = 1; step <= 4; step++) {
+        struct spillway_rates rates = rates_of(step);
+        rates.note = step == 3 ? "read up to \"line 3\"\n\xc3\xa9" : "another";
+        model_gradients(&m, step);
+        model_hand_in(&m, self, SPILLWAY_SET);
+        library_must(spillway_step(self, &rates, NULL), self, "step");
+        for (int t = 0; step == 3 && t < TENSORS; t++) {
+            kept[t] = malloc((size_t)m.count[t] * sizeof(float));
+            memcpy(kept[t], m.weights[t], (size_t)m.count[t] * sizeof(float));
+        }
+    }
+    spillway_close(self);
+    for (int t = 0; t < TENSORS; t++)
+        memset(m.weights[t], 0xee, (size_t)(m.count[t] * sw_dtype_bytes(m.type[t])));
+    options.host_memory_bytes = 8 << 20;
+    self = model_describe(&m, &options, other);
+    library_must(spillway_open(self), self, "open again");
+    assert_int_equal(spillway_last_step(self), 3);
+    assert_string_equal(spillway_note(self), "read up to \"line 3\"\n\xc3\xa9");
+    for (int t = 0; t < TENSORS; t++) {
+        assert_memory_equal(m.weights[t], kept[t], (size_t)(m.count[t] * sw_dtype_bytes(m.type[t])));
+        free(kept[t]);
+    }
+    spillway_close(self);
+    model_free(&m);
+}
+
+#define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, support_make_folder, library_remove_folder)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        IN_FOLDER(has_the_bits_of_the_reference_in_host_memory),
+        IN_FOLDER(has_the_bits_of_the_reference_on_the_drive),
+        IN_FOLDER(narrow_state_has_the_same_bits_everywhere),
+        IN_FOLDER(gradients_add_up),
+        IN_FOLDER(has_the_bits_of_the_engine),
+        IN_FOLDER(resumes_in_any_order),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
