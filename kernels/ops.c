@@ -107,6 +107,24 @@ static double attention_backward(const void *args) {
     return attention_bytes(op->type, op->shape, 4.0, 4.0);
 }
 
+static double sink_elems(const struct sw_attention *shape) {
+    assert(shape->batch > 0 && shape->seq > 0 && shape->heads > 0 && shape->head_dim > 0);
+    assert(shape->o_stride >= shape->heads * shape->head_dim);
+    return (double)(shape->batch * shape->seq) * (double)(shape->heads * shape->head_dim);
+}
+
+static double sink_forward(const void *args) {
+    const struct sw_sink_forward *op = args;
+    assert(op->sink != NULL && op->o != NULL && op->log_sum_exp != NULL);
+    return bytes_of(op->type, 2.0 * sink_elems(op->shape), 0.0);
+}
+
+static double sink_backward(const void *args) {
+    const struct sw_sink_backward *op = args;
+    assert(op->sink != NULL && op->o != NULL && op->d_o != NULL && op->log_sum_exp != NULL && op->acc != NULL);
+    return bytes_of(op->type, 2.0 * sink_elems(op->shape), 0.0);
+}
+
 static double activation_forward(const void *args) {
     const struct sw_activation_forward *op = args;
     assert(op->elems >= 0 && op->x != NULL && op->y != NULL);
@@ -132,6 +150,18 @@ static double gated_backward(const void *args) {
     assert(op->activated == NULL || (op->activated != op->x && op->activated != op->dy && op->activated != op->dx));
     return bytes_of(op->type, (op->activated == NULL ? 5.0 : 6.0) * priced_rows(&op->run, op->rows) * (double)op->cols,
                     0.0);
+}
+
+static double clamped_forward(const void *args) {
+    const struct sw_clamped_forward *op = args;
+    assert(op->rows >= 0 && op->cols > 0 && op->x != NULL && op->y != NULL && op->x != op->y);
+    return bytes_of(op->type, 3.0 * priced_rows(&op->run, op->rows) * (double)op->cols, 0.0);
+}
+
+static double clamped_backward(const void *args) {
+    const struct sw_clamped_backward *op = args;
+    assert(op->rows >= 0 && op->cols > 0 && op->x != NULL && op->dy != NULL && op->dx != NULL && op->dx != op->dy);
+    return bytes_of(op->type, 5.0 * priced_rows(&op->run, op->rows) * (double)op->cols, 0.0);
 }
 
 static double add(const void *args) {
@@ -431,6 +461,29 @@ static double grouped_gemm(const void *args) {
     return bytes_of(s->in, rows * k + matrices, 0.0) + bytes_of(s->out, rows * n, 0.0);
 }
 
+/* Returns the bytes of passes over the rows of experts with biases. */
+static double biased_bytes(sw_dtype type, int64_t rows, int64_t likely_rows, int64_t cols, double passes) {
+    assert(rows >= 0 && cols > 0);
+    return bytes_of(type, passes * (double)(likely_rows > 0 ? likely_rows : rows) * (double)cols, 0.0);
+}
+
+static double expert_bias_forward(const void *args) {
+    const struct sw_expert_bias_forward *op = args;
+    assert(op->experts > 0 && op->experts <= SW_MOST_EXPERTS && (op->bias_stride >= op->cols || op->experts == 1));
+    assert(op->offset != NULL && op->source != NULL && op->weight != NULL && op->bias != NULL && op->y != NULL);
+    return biased_bytes(op->type, op->rows, op->likely_rows, op->cols, 2.0);
+}
+
+static double expert_bias_backward(const void *args) {
+    const struct sw_expert_bias_backward *op = args;
+    assert(op->experts > 0 && op->experts <= SW_MOST_EXPERTS && (op->bias_stride >= op->cols || op->experts == 1));
+    assert(op->offset != NULL && op->dy != NULL && (op->acc != NULL || op->d_weight != NULL));
+    assert(op->source != NULL || (op->weight == NULL && op->d_weight == NULL));
+    assert(op->bias != NULL || op->d_weight == NULL);
+    return biased_bytes(op->type, op->rows, op->likely_rows, op->cols,
+                        (op->acc != NULL ? 1.0 : 0.0) + (op->d_weight != NULL ? 1.0 : 0.0));
+}
+
 static double rank_sum(const void *args) {
     const struct sw_comm_sum *op = args;
     assert(op->elems >= 0 && op->own != NULL && op->others != NULL && op->to != NULL);
@@ -454,10 +507,14 @@ static const struct sw_device_op_row table[SW_DEVICE_OPS] = {
     [SW_DEVICE_ROTATE] = ROW(rotate, table, x),
     [SW_DEVICE_ATTENTION_FORWARD] = ROW(attention_forward, q, scratch),
     [SW_DEVICE_ATTENTION_BACKWARD] = ROW(attention_backward, q, scratch),
+    [SW_DEVICE_SINK_FORWARD] = ROW(sink_forward, sink, log_sum_exp),
+    [SW_DEVICE_SINK_BACKWARD] = ROW(sink_backward, sink, acc),
     [SW_DEVICE_ACTIVATION_FORWARD] = ROW(activation_forward, x, y),
     [SW_DEVICE_ACTIVATION_BACKWARD] = ROW(activation_backward, x, activated),
     [SW_DEVICE_GATED_FORWARD] = ROW(gated_forward, x, run.end),
     [SW_DEVICE_GATED_BACKWARD] = ROW(gated_backward, x, run.end),
+    [SW_DEVICE_CLAMPED_FORWARD] = ROW(clamped_forward, x, run.end),
+    [SW_DEVICE_CLAMPED_BACKWARD] = ROW(clamped_backward, x, run.end),
     [SW_DEVICE_ADD] = ROW(add, a, y),
     [SW_DEVICE_DROPOUT] = ROW(dropout, x, y),
     [SW_DEVICE_BIAS_GRADIENT] = ROW(bias_gradient, dy, acc),
@@ -492,6 +549,8 @@ static const struct sw_device_op_row table[SW_DEVICE_OPS] = {
     [SW_DEVICE_SCALE_ROWS] = ROW(scale_rows, source, run.end),
     [SW_DEVICE_SCALE_ROWS_BACKWARD] = ROW(scale_rows_backward, source, run.end),
     [SW_DEVICE_GROUPED_GEMM] = ROW_OF(grouped_gemm, sw_grouped_product, offset, scratch),
+    [SW_DEVICE_EXPERT_BIAS_FORWARD] = ROW(expert_bias_forward, offset, y),
+    [SW_DEVICE_EXPERT_BIAS_BACKWARD] = ROW(expert_bias_backward, offset, d_weight),
     [SW_DEVICE_RANK_SUM] = ROW_OF(rank_sum, sw_comm_sum, own, to),
 };
 

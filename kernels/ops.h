@@ -137,10 +137,14 @@ typedef enum {
     SW_DEVICE_ROTATE,
     SW_DEVICE_ATTENTION_FORWARD,
     SW_DEVICE_ATTENTION_BACKWARD,
+    SW_DEVICE_SINK_FORWARD,
+    SW_DEVICE_SINK_BACKWARD,
     SW_DEVICE_ACTIVATION_FORWARD,
     SW_DEVICE_ACTIVATION_BACKWARD,
     SW_DEVICE_GATED_FORWARD,
     SW_DEVICE_GATED_BACKWARD,
+    SW_DEVICE_CLAMPED_FORWARD,
+    SW_DEVICE_CLAMPED_BACKWARD,
     SW_DEVICE_ADD,
     SW_DEVICE_DROPOUT,
     SW_DEVICE_BIAS_GRADIENT,
@@ -175,6 +179,8 @@ typedef enum {
     SW_DEVICE_SCALE_ROWS,
     SW_DEVICE_SCALE_ROWS_BACKWARD,
     SW_DEVICE_GROUPED_GEMM,
+    SW_DEVICE_EXPERT_BIAS_FORWARD,
+    SW_DEVICE_EXPERT_BIAS_BACKWARD,
     SW_DEVICE_RANK_SUM, /* takes struct sw_comm_sum of core/ranks/comm.h; only GPUs have it */
     SW_DEVICE_OPS
 } sw_device_op;
@@ -326,6 +332,33 @@ struct sw_attention_backward {
 #define sw_attention_backward(stream, ...)                                                                             \
     sw_device_run(stream, SW_DEVICE_ATTENTION_BACKWARD, &(const struct sw_attention_backward){__VA_ARGS__})
 
+/* Attention sinks (gpt-oss): a learnt logit of each head, which joins the softmax's denominator and no sum of values.
+ * It is one more key of a value of 0, so this op makes it of the attention without it: o = o·exp(l - m) and log_sum_exp
+ * = m, with l the value of log_sum_exp before and m = log(exp(l) + exp(sink[head])). sw_attention_backward takes what
+ * this leaves and needs no more: the sink's probability meets a value of 0. Strides of the shape that are not o's, its
+ * window and its past have no effect. */
+struct sw_sink_forward {
+    sw_dtype type;
+    const struct sw_attention *shape;
+    const void *sink; /* [heads] */
+    void *o;
+    float *log_sum_exp;
+};
+#define sw_sink_forward(stream, ...)                                                                                   \
+    sw_device_run(stream, SW_DEVICE_SINK_FORWARD, &(const struct sw_sink_forward){__VA_ARGS__})
+
+/* acc[head], fp32, -= the sum over sequences and tokens of exp(sink[head] - log_sum_exp)·(o·d_o), with the o and
+ * log_sum_exp that sw_sink_forward left. d_o has the stride of o. The order of the sum depends on the shape only. */
+struct sw_sink_backward {
+    sw_dtype type;
+    const struct sw_attention *shape;
+    const void *sink, *o, *d_o;
+    const float *log_sum_exp;
+    float *acc;
+};
+#define sw_sink_backward(stream, ...)                                                                                  \
+    sw_device_run(stream, SW_DEVICE_SINK_BACKWARD, &(const struct sw_sink_backward){__VA_ARGS__})
+
 typedef enum { SW_GELU_TANH = 0, SW_GELU_ERF = 1, SW_RELU = 2, SW_SILU = 3 } sw_activation;
 /* y = f(x). */
 struct sw_activation_forward {
@@ -381,6 +414,32 @@ struct sw_gated_backward {
 };
 #define sw_gated_backward(stream, ...)                                                                                 \
     sw_device_run(stream, SW_DEVICE_GATED_BACKWARD, &(const struct sw_gated_backward){__VA_ARGS__})
+
+/* The clamped gates of gpt-oss. A row of x holds `cols` pairs of a gate and its value, side by side. With g the lesser
+ * of gate and SW_CLAMPED_MOST, and v the value brought within -SW_CLAMPED_MOST and SW_CLAMPED_MOST: y[row][col] =
+ * g·sigmoid(SW_CLAMPED_SLOPE·g)·(v + 1). NaN stays NaN. */
+#define SW_CLAMPED_SLOPE 1.702f
+#define SW_CLAMPED_MOST 7.0f
+struct sw_clamped_forward {
+    sw_dtype type;
+    int64_t rows, cols;
+    const void *x;
+    void *y;
+    struct sw_row_run run;
+};
+#define sw_clamped_forward(stream, ...)                                                                                \
+    sw_device_run(stream, SW_DEVICE_CLAMPED_FORWARD, &(const struct sw_clamped_forward){__VA_ARGS__})
+
+/* Writes dx [rows, 2·cols], laid out like x, from dy [rows, cols]. What a clamp has changed gets no gradient. */
+struct sw_clamped_backward {
+    sw_dtype type;
+    int64_t rows, cols;
+    const void *x, *dy;
+    void *dx;
+    struct sw_row_run run;
+};
+#define sw_clamped_backward(stream, ...)                                                                               \
+    sw_device_run(stream, SW_DEVICE_CLAMPED_BACKWARD, &(const struct sw_clamped_backward){__VA_ARGS__})
 
 /* y = a + b; y may be a or b. */
 struct sw_add {
@@ -677,6 +736,40 @@ struct sw_grouped_product {
  * scratch that a call needs, device memory aligned to SW_BUFFER_ALIGN_BYTES. Not thread-safe. */
 sw_status sw_device_prepare_grouped_gemm(struct sw_device *device, const struct sw_grouped_gemm *shape,
                                          int64_t *out_scratch_bytes);
+
+/* The biases of experts whose results the router's weights scale. For the rows of expert e, [offset[e], offset[e + 1]):
+ * y[i] = round(y[i] + weight[source[i]]·bias_e), the sum in fp32. The bias of expert e begins e·bias_stride elements
+ * after that of the first. Other rows of y are neither read nor written. */
+struct sw_expert_bias_forward {
+    sw_dtype type;
+    int64_t experts, rows, cols; /* rows: the most that all experts may have in total */
+    int64_t bias_stride;
+    int64_t likely_rows;   /* the number of rows that prices count; 0: `rows` */
+    const int32_t *offset; /* [experts + 1] */
+    const int32_t *source;
+    const float *weight; /* by pair */
+    const void *bias;
+    void *y;
+};
+#define sw_expert_bias_forward(stream, ...)                                                                            \
+    sw_device_run(stream, SW_DEVICE_EXPERT_BIAS_FORWARD, &(const struct sw_expert_bias_forward){__VA_ARGS__})
+
+/* acc_e, fp32, += the sum of weight[source[i]]·dy[i] over the rows of e, in their order within a fixed tiling; weight
+ * NULL: of dy[i]. d_weight[source[i]] += the sum over columns of dy[i]·bias_e in fp32, in an order that depends on
+ * `cols` only. acc or d_weight NULL: that sum is not wanted; bias may be NULL with d_weight. The accumulators of
+ * experts are bias_stride elements apart, like the biases. */
+struct sw_expert_bias_backward {
+    sw_dtype type;
+    int64_t experts, rows, cols;
+    int64_t bias_stride;
+    int64_t likely_rows;
+    const int32_t *offset, *source;
+    const float *weight;
+    const void *bias, *dy;
+    float *acc, *d_weight;
+};
+#define sw_expert_bias_backward(stream, ...)                                                                           \
+    sw_device_run(stream, SW_DEVICE_EXPERT_BIAS_BACKWARD, &(const struct sw_expert_bias_backward){__VA_ARGS__})
 
 /* For each row: loss[row] = logsumexp(logits) - logits[target], or 0 where target < 0; and d_logits (of `type`; NULL:
  * no gradient is wanted) = scale·(softmax(logits) - onehot(target)), or 0 where target < 0. logits: fp32 [rows, vocab].

@@ -241,9 +241,102 @@ static sw_status gated_backward(struct sw_stream *stream, const void *args) {
     return SW_OK;
 }
 
+/* Gates and values that lie side by side, brought apart and within their bounds. NaN passes both clamps. */
+struct clamped {
+    sw_vec gate, value, before_gate, before_value;
+};
+
+SW_INLINE struct clamped clamp_pairs(const float *pairs) {
+    struct clamped c;
+    for (int i = 0; i < SW_LANES; i++) {
+        c.before_gate[i] = pairs[2 * i];
+        c.before_value[i] = pairs[2 * i + 1];
+    }
+    c.gate = sw_vec_min(sw_vec_splat(SW_CLAMPED_MOST), c.before_gate);
+    c.value = sw_vec_within(-SW_CLAMPED_MOST, c.before_value, SW_CLAMPED_MOST);
+    return c;
+}
+
+SW_INLINE sw_vec clamped_open(sw_vec gate) {
+    return 1.0f / (1.0f + sw_vec_exp2(gate * (-SW_CLAMPED_SLOPE * SW_LOG2_E)));
+}
+
+/* Pairs of a tile that is widened at once. */
+enum { CLAMPED_PAIRS = SW_TILE_ELEMS / 2 };
+
+static void clamp_tile(const struct sw_clamped_forward *op, int64_t at, int64_t count) {
+    struct sw_tile pairs, result;
+    sw_widen(op->type, op->x, 2 * at, 2 * count, pairs.value);
+    for (int64_t i = 0; i < count; i += SW_LANES) {
+        const struct clamped c = clamp_pairs(pairs.value + 2 * i);
+        sw_vec_store(result.value + i, c.gate * clamped_open(c.gate) * (c.value + 1.0f));
+    }
+    sw_narrow(op->type, op->y, at, count, result.value);
+}
+
+static void clamp_back_tile(const struct sw_clamped_backward *op, int64_t at, int64_t count) {
+    struct sw_tile pairs, gradient;
+    sw_widen(op->type, op->x, 2 * at, 2 * count, pairs.value);
+    sw_widen(op->type, op->dy, at, count, gradient.value);
+    for (int64_t i = 0; i < count; i += SW_LANES) {
+        const struct clamped c = clamp_pairs(pairs.value + 2 * i);
+        const sw_vec dy = sw_vec_load(gradient.value + i), open = clamped_open(c.gate);
+        const sw_vec slope = sw_vec_fma(sw_vec_fma(-open, open, open), SW_CLAMPED_SLOPE * c.gate, open);
+        const sw_vec d_gate = dy * (c.value + 1.0f) * slope, d_value = dy * c.gate * open;
+        const sw_vec_bits gate_cut = (sw_vec_bits)(c.before_gate > SW_CLAMPED_MOST);
+        const sw_vec_bits value_cut =
+            (sw_vec_bits)((c.before_value > SW_CLAMPED_MOST) | (c.before_value < -SW_CLAMPED_MOST));
+        sw_vec low, high;
+        sw_vec_interleave(sw_vec_select(gate_cut, (sw_vec){0}, d_gate), sw_vec_select(value_cut, (sw_vec){0}, d_value),
+                          &low, &high);
+        sw_vec_store(pairs.value + 2 * i, low);
+        sw_vec_store(pairs.value + 2 * i + SW_LANES, high);
+    }
+    sw_narrow(op->type, op->dx, 2 * at, 2 * count, pairs.value);
+}
+
+/* Rows follow each other without gaps, so that tiles need not end with them. */
+static void clamped_forward_tiles(const void *args, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct sw_clamped_forward *op = args;
+    const int64_t begin = sw_first_row(&op->run) * op->cols, stop = sw_end_row(&op->run, op->rows) * op->cols;
+    for (int64_t at = begin + first * CLAMPED_PAIRS; at < sw_min_i64(begin + end * CLAMPED_PAIRS, stop);
+         at += CLAMPED_PAIRS)
+        clamp_tile(op, at, sw_min_i64(CLAMPED_PAIRS, stop - at));
+}
+
+static void clamped_backward_tiles(const void *args, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct sw_clamped_backward *op = args;
+    const int64_t begin = sw_first_row(&op->run) * op->cols, stop = sw_end_row(&op->run, op->rows) * op->cols;
+    for (int64_t at = begin + first * CLAMPED_PAIRS; at < sw_min_i64(begin + end * CLAMPED_PAIRS, stop);
+         at += CLAMPED_PAIRS)
+        clamp_back_tile(op, at, sw_min_i64(CLAMPED_PAIRS, stop - at));
+}
+
+static void share_pairs(struct sw_stream *stream, const struct sw_row_run *run, int64_t rows, int64_t cols,
+                        sw_cpu_items tiles, const void *op) {
+    const int64_t pairs = (sw_end_row(run, rows) - sw_first_row(run)) * cols;
+    sw_cpu_share(stream, pairs >= SW_PARALLEL_MIN_ELEMS, sw_div_up(pairs, CLAMPED_PAIRS), tiles, op);
+}
+
+static sw_status clamped_forward(struct sw_stream *stream, const void *args) {
+    const struct sw_clamped_forward *op = args;
+    share_pairs(stream, &op->run, op->rows, op->cols, clamped_forward_tiles, op);
+    return SW_OK;
+}
+
+static sw_status clamped_backward(struct sw_stream *stream, const void *args) {
+    const struct sw_clamped_backward *op = args;
+    share_pairs(stream, &op->run, op->rows, op->cols, clamped_backward_tiles, op);
+    return SW_OK;
+}
+
 void SW_ISA_NAME(sw_cpu_add_activation)(struct sw_device_ops *ops) {
     ops->op[SW_DEVICE_ACTIVATION_FORWARD] = activation_forward;
     ops->op[SW_DEVICE_ACTIVATION_BACKWARD] = activation_backward;
     ops->op[SW_DEVICE_GATED_FORWARD] = gated_forward;
     ops->op[SW_DEVICE_GATED_BACKWARD] = gated_backward;
+    ops->op[SW_DEVICE_CLAMPED_FORWARD] = clamped_forward;
+    ops->op[SW_DEVICE_CLAMPED_BACKWARD] = clamped_backward;
 }

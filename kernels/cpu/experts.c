@@ -324,6 +324,96 @@ static sw_status scale_rows_backward(struct sw_stream *stream, const void *args)
     return SW_OK;
 }
 
+/* Returns the expert of a place, which lies in [offset[0], offset[experts]). */
+static int64_t expert_at(const int32_t *offset, int64_t experts, int64_t place) {
+    int64_t first = 0, end = experts;
+    while (end - first > 1) {
+        const int64_t middle = first + (end - first) / 2;
+        if (offset[middle] <= place)
+            first = middle;
+        else
+            end = middle;
+    }
+    return first;
+}
+
+SW_INLINE void bias_row(const sw_dtype type, const struct sw_expert_bias_forward *op, int64_t row) {
+    const int64_t bias = expert_at(op->offset, op->experts, row) * op->bias_stride;
+    const sw_vec weight = sw_vec_splat(op->weight[op->source[row]]);
+    for (int64_t col = 0; col < op->cols; col += SW_LANES) {
+        const int64_t rest = op->cols - col, at = row * op->cols + col;
+        const sw_vec scaled = weight * sw_load_up_to(type, op->bias, bias + col, rest, 0.0f);
+        sw_store_up_to(type, op->y, at, rest, sw_load_up_to(type, op->y, at, rest, 0.0f) + scaled);
+    }
+}
+
+static void bias_rows(const void *args, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct sw_expert_bias_forward *op = args;
+    for (int64_t row = op->offset[0] + first; row < op->offset[0] + end; row++)
+        SW_FOR_TYPE(bias_row, op->type, op, row);
+}
+
+static sw_status expert_bias_forward(struct sw_stream *stream, const void *args) {
+    const struct sw_expert_bias_forward *op = args;
+    const int64_t rows = op->offset[op->experts] - op->offset[0];
+    sw_cpu_share(stream, rows * op->cols >= SW_PARALLEL_MIN_ELEMS, rows, bias_rows, op);
+    return SW_OK;
+}
+
+/* Sums a tile of columns over the rows of an expert. */
+SW_INLINE void bias_back_tile(const sw_dtype type, const struct sw_expert_bias_backward *op, int64_t e, int64_t col) {
+    const int64_t count = sw_min_i64(SW_TILE_ELEMS, op->cols - col);
+    float *acc = op->acc + e * op->bias_stride + col;
+    struct sw_tile sum = {{0}};
+    for (int64_t row = op->offset[e]; row < op->offset[e + 1]; row++) {
+        const sw_vec weight = sw_vec_splat(op->weight == NULL ? 1.0f : op->weight[op->source[row]]);
+        for (int64_t i = 0; i < count; i += SW_LANES) {
+            const sw_vec dy = sw_load_up_to(type, op->dy, row * op->cols + col + i, count - i, 0.0f);
+            sw_vec_store(sum.value + i, sw_vec_fma(weight, dy, sw_vec_load(sum.value + i)));
+        }
+    }
+    for (int64_t i = 0; i < count; i++)
+        acc[i] += sum.value[i];
+}
+
+static void bias_back_tiles(const void *args, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct sw_expert_bias_backward *op = args;
+    const int64_t tiles = sw_div_up(op->cols, SW_TILE_ELEMS);
+    for (int64_t i = first; i < end; i++)
+        SW_FOR_TYPE(bias_back_tile, op->type, op, i / tiles, i % tiles * SW_TILE_ELEMS);
+}
+
+SW_INLINE void weight_back_row(const sw_dtype type, const struct sw_expert_bias_backward *op, int64_t row) {
+    const int64_t bias = expert_at(op->offset, op->experts, row) * op->bias_stride;
+    sw_vec sums = {0};
+    for (int64_t col = 0; col < op->cols; col += SW_LANES) {
+        const int64_t rest = op->cols - col;
+        sums = sw_vec_fma(sw_load_up_to(type, op->dy, row * op->cols + col, rest, 0.0f),
+                          sw_load_up_to(type, op->bias, bias + col, rest, 0.0f), sums);
+    }
+    op->d_weight[op->source[row]] += sw_vec_sum(sums);
+}
+
+static void weight_back_rows(const void *args, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct sw_expert_bias_backward *op = args;
+    for (int64_t row = op->offset[0] + first; row < op->offset[0] + end; row++)
+        SW_FOR_TYPE(weight_back_row, op->type, op, row);
+}
+
+static sw_status expert_bias_backward(struct sw_stream *stream, const void *args) {
+    const struct sw_expert_bias_backward *op = args;
+    const int64_t rows = op->offset[op->experts] - op->offset[0], tiles = sw_div_up(op->cols, SW_TILE_ELEMS);
+    const bool enough = rows * op->cols >= SW_PARALLEL_MIN_ELEMS;
+    if (op->acc != NULL)
+        sw_cpu_share(stream, enough, op->experts * tiles, bias_back_tiles, op);
+    if (op->d_weight != NULL)
+        sw_cpu_share(stream, enough, rows, weight_back_rows, op);
+    return SW_OK;
+}
+
 void SW_ISA_NAME(sw_cpu_add_experts)(struct sw_device_ops *ops) {
     ops->op[SW_DEVICE_ROUTE_FORWARD] = route_forward;
     ops->op[SW_DEVICE_ROUTE_BACKWARD] = route_backward;
@@ -333,4 +423,6 @@ void SW_ISA_NAME(sw_cpu_add_experts)(struct sw_device_ops *ops) {
     ops->op[SW_DEVICE_UNPERMUTE_ROWS] = unpermute_rows;
     ops->op[SW_DEVICE_SCALE_ROWS] = scale_rows;
     ops->op[SW_DEVICE_SCALE_ROWS_BACKWARD] = scale_rows_backward;
+    ops->op[SW_DEVICE_EXPERT_BIAS_FORWARD] = expert_bias_forward;
+    ops->op[SW_DEVICE_EXPERT_BIAS_BACKWARD] = expert_bias_backward;
 }

@@ -19,6 +19,7 @@ void SW_ISA_NAME(sw_cpu_add_pack)(struct sw_device_ops *ops);
 void SW_ISA_NAME(sw_cpu_add_block_product)(struct sw_device_ops *ops);
 void SW_ISA_NAME(sw_cpu_add_row_product)(struct sw_device_ops *ops);
 void SW_ISA_NAME(sw_cpu_add_attention)(struct sw_device_ops *ops);
+void SW_ISA_NAME(sw_cpu_add_sink)(struct sw_device_ops *ops);
 void SW_ISA_NAME(sw_cpu_add_elementwise)(struct sw_device_ops *ops);
 void SW_ISA_NAME(sw_cpu_add_activation)(struct sw_device_ops *ops);
 void SW_ISA_NAME(sw_cpu_add_embedding)(struct sw_device_ops *ops);

@@ -6,6 +6,7 @@ void SW_ISA_NAME(sw_cpu_add_ops)(struct sw_device_ops *ops) {
     SW_ISA_NAME(sw_cpu_add_block_product)(ops);
     SW_ISA_NAME(sw_cpu_add_row_product)(ops);
     SW_ISA_NAME(sw_cpu_add_attention)(ops);
+    SW_ISA_NAME(sw_cpu_add_sink)(ops);
     SW_ISA_NAME(sw_cpu_add_elementwise)(ops);
     SW_ISA_NAME(sw_cpu_add_activation)(ops);
     SW_ISA_NAME(sw_cpu_add_embedding)(ops);

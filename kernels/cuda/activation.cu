@@ -193,3 +193,106 @@ void sw_cuda_gated_backward(cudaStream_t stream, const void *args) {
     if (op->rows > 0)
         SW_FOR_TYPE_AND_CURVE(gate_backward, stream, op);
 }
+
+/* Gates and values that lie side by side. */
+static __device__ __forceinline__ float sw_clamped_gate(float gate) {
+    return gate > SW_CLAMPED_MOST ? SW_CLAMPED_MOST : gate;
+}
+
+static __device__ __forceinline__ bool sw_is_cut(float value) {
+    return value > SW_CLAMPED_MOST || value < -SW_CLAMPED_MOST;
+}
+
+static __device__ __forceinline__ float sw_clamped_value(float value) {
+    return sw_is_cut(value) ? (value > 0.0f ? SW_CLAMPED_MOST : -SW_CLAMPED_MOST) : value;
+}
+
+namespace {
+/* The pairs of a vector of results, in two vectors. */
+struct held_pairs {
+    float pairs[2][SW_ELEMS];
+    __device__ __forceinline__ float gate(int i) const {
+        return pairs[2 * i / SW_ELEMS][2 * i % SW_ELEMS];
+    }
+    __device__ __forceinline__ float value(int i) const {
+        return pairs[2 * i / SW_ELEMS][2 * i % SW_ELEMS + 1];
+    }
+};
+
+template <typename T> struct clamped_forward {
+    enum { VECTORS = 2 };
+    typedef held_pairs held;
+    int64_t cols;
+    const T *x;
+    T *y;
+    __device__ __forceinline__ void load(int64_t row, int64_t col, int64_t count, bool aligned, held &h) const {
+        const T *from = x + 2 * (row * cols + col);
+        sw_load_elems(from, 2 * count, aligned, h.pairs[0]);
+        sw_load_elems(from + SW_ELEMS, 2 * count - SW_ELEMS, aligned, h.pairs[1]);
+    }
+    __device__ __forceinline__ void store(int64_t row, int64_t col, int64_t count, bool aligned, held &h) const {
+        float results[SW_ELEMS];
+        for (int i = 0; i < SW_ELEMS; i++) {
+            const float gate = sw_clamped_gate(h.gate(i));
+            results[i] = gate * sw_sigmoid(SW_CLAMPED_SLOPE * gate) * (sw_clamped_value(h.value(i)) + 1.0f);
+        }
+        sw_store_elems(y + row * cols + col, count, aligned, results);
+    }
+};
+
+template <typename T> struct clamped_backward {
+    enum { VECTORS = 1 };
+    struct held {
+        held_pairs x;
+        float gradients[SW_ELEMS];
+    };
+    int64_t cols;
+    const T *x, *dy;
+    T *dx;
+    __device__ __forceinline__ void load(int64_t row, int64_t col, int64_t count, bool aligned, held &h) const {
+        const T *from = x + 2 * (row * cols + col);
+        sw_load_elems(from, 2 * count, aligned, h.x.pairs[0]);
+        sw_load_elems(from + SW_ELEMS, 2 * count - SW_ELEMS, aligned, h.x.pairs[1]);
+        sw_load_elems(dy + row * cols + col, count, aligned, h.gradients);
+    }
+    __device__ __forceinline__ void store(int64_t row, int64_t col, int64_t count, bool aligned, held &h) const {
+        float results[2][SW_ELEMS];
+        for (int i = 0; i < SW_ELEMS; i++) {
+            const float gate = sw_clamped_gate(h.x.gate(i)), open = sw_sigmoid(SW_CLAMPED_SLOPE * gate);
+            const float slope = sw_gate_slope(gate, open, SW_CLAMPED_SLOPE);
+            float *to = &results[2 * i / SW_ELEMS][2 * i % SW_ELEMS];
+            to[0] =
+                h.x.gate(i) > SW_CLAMPED_MOST ? 0.0f : h.gradients[i] * (sw_clamped_value(h.x.value(i)) + 1.0f) * slope;
+            to[1] = sw_is_cut(h.x.value(i)) ? 0.0f : h.gradients[i] * gate * open;
+        }
+        T *to = dx + 2 * (row * cols + col);
+        sw_store_elems(to, 2 * count, aligned, results[0]);
+        sw_store_elems(to + SW_ELEMS, 2 * count - SW_ELEMS, aligned, results[1]);
+    }
+};
+} // namespace
+
+template <typename T> static void clamp_pairs(cudaStream_t stream, const sw_clamped_forward *op) {
+    const clamped_forward<T> map = {op->cols, (const T *)op->x, (T *)op->y};
+    sw_for_run(stream, op->run, op->rows, op->cols, map,
+               op->cols % SW_ELEMS == 0 && sw_is_aligned(op->x) && sw_is_aligned(op->y));
+}
+
+void sw_cuda_clamped_forward(cudaStream_t stream, const void *args) {
+    const sw_clamped_forward *op = (const sw_clamped_forward *)args;
+    if (op->rows > 0)
+        SW_FOR_TYPE(op->type, clamp_pairs, stream, op);
+}
+
+template <typename T> static void clamp_back(cudaStream_t stream, const sw_clamped_backward *op) {
+    const clamped_backward<T> map = {op->cols, (const T *)op->x, (const T *)op->dy, (T *)op->dx};
+    const bool aligned =
+        op->cols % SW_ELEMS == 0 && sw_is_aligned(op->x) && sw_is_aligned(op->dy) && sw_is_aligned(op->dx);
+    sw_for_run(stream, op->run, op->rows, op->cols, map, aligned);
+}
+
+void sw_cuda_clamped_backward(cudaStream_t stream, const void *args) {
+    const sw_clamped_backward *op = (const sw_clamped_backward *)args;
+    if (op->rows > 0)
+        SW_FOR_TYPE(op->type, clamp_back, stream, op);
+}

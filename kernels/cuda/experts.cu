@@ -495,3 +495,119 @@ void sw_cuda_scale_rows_backward(cudaStream_t stream, const void *args) {
     if (op->rows > 0)
         SW_FOR_TYPE(op->type, scale_back, stream, op);
 }
+
+/* Returns the expert of a place, which lies in [offset[0], offset[experts]). */
+static __device__ __forceinline__ int expert_at(const int32_t *offset, int experts, int64_t place) {
+    int first = 0, end = experts;
+    while (end - first > 1) {
+        const int middle = (first + end) / 2;
+        if (offset[middle] <= place)
+            first = middle;
+        else
+            end = middle;
+    }
+    return first;
+}
+
+namespace {
+/* The biases of experts, and where an expert's places and biases are. */
+template <typename T> struct expert_biases {
+    int experts;
+    int64_t cols, stride;
+    const int32_t *offset, *source;
+    const T *bias;
+    __device__ __forceinline__ const T *at(int64_t row) const {
+        return bias + expert_at(offset, experts, row) * stride;
+    }
+};
+
+template <typename T> struct biasing {
+    enum { VECTORS = 2 };
+    struct held {
+        float values[SW_ELEMS];
+    };
+    expert_biases<T> biases;
+    const float *weight;
+    T *y;
+    __device__ __forceinline__ void load(int64_t row, int64_t col, int64_t count, bool aligned, held &h) const {
+        const float factor = weight[biases.source[row]];
+        float terms[SW_ELEMS];
+        sw_load_elems(y + row * biases.cols + col, count, aligned, h.values);
+        sw_load_elems(biases.at(row) + col, count, aligned, terms);
+        for (int i = 0; i < SW_ELEMS; i++)
+            h.values[i] += factor * terms[i];
+    }
+    __device__ __forceinline__ void store(int64_t row, int64_t col, int64_t count, bool aligned, held &h) const {
+        sw_store_elems(y + row * biases.cols + col, count, aligned, h.values);
+    }
+};
+} // namespace
+
+template <typename T> static void add_biases(cudaStream_t stream, const sw_expert_bias_forward *op) {
+    const bool aligned =
+        op->cols % SW_ELEMS == 0 && op->bias_stride % SW_ELEMS == 0 && sw_is_aligned(op->bias) && sw_is_aligned(op->y);
+    const expert_biases<T> biases = {(int)op->experts, op->cols,   op->bias_stride,
+                                     op->offset,       op->source, (const T *)op->bias};
+    const biasing<T> map = {biases, op->weight, (T *)op->y};
+    sw_for_run(stream, {op->offset, op->offset + op->experts, 0}, op->rows, op->cols, map, aligned);
+}
+
+void sw_cuda_expert_bias_forward(cudaStream_t stream, const void *args) {
+    const sw_expert_bias_forward *op = (const sw_expert_bias_forward *)args;
+    if (op->rows > 0)
+        SW_FOR_TYPE(op->type, add_biases, stream, op);
+}
+
+/* A thread sums a column over the rows of an expert. */
+template <typename T>
+static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
+    bias_back_kernel(expert_biases<T> biases, const float *weight, const T *dy, float *acc) {
+    const int64_t col = (int64_t)blockIdx.x * SW_BLOCK_THREADS + threadIdx.x;
+    const int first = biases.offset[blockIdx.y], end = biases.offset[blockIdx.y + 1];
+    if (col >= biases.cols)
+        return;
+    float sum = 0.0f;
+    SW_UNROLL_TWICE
+    for (int row = first; row < end; row++)
+        sum = fmaf(weight == NULL ? 1.0f : weight[biases.source[row]], sw_widen(dy[row * biases.cols + col]), sum);
+    acc[blockIdx.y * biases.stride + col] += sum;
+}
+
+template <typename T, int THREADS>
+static __global__ void __launch_bounds__(SW_BLOCK_THREADS, SW_ROW_BLOCKS)
+    bias_weight_kernel(int64_t rows, expert_biases<T> biases, const T *dy, float *d_weight, bool aligned) {
+    const int64_t row = sw_row_of_thread<THREADS>();
+    if (row >= rows || row < biases.offset[0] || row >= biases.offset[biases.experts])
+        return;
+    const T *bias = biases.at(row);
+    float sum = 0.0f;
+    for (int64_t col = threadIdx.x * SW_ELEMS; col < biases.cols; col += THREADS * SW_ELEMS) {
+        float value[SW_ELEMS], gradient[SW_ELEMS];
+        sw_load_elems(bias + col, biases.cols - col, aligned, value);
+        sw_load_elems(dy + row * biases.cols + col, biases.cols - col, aligned, gradient);
+        for (int i = 0; i < SW_ELEMS; i++)
+            sum = fmaf(gradient[i], value[i], sum);
+    }
+    sum = sw_row_sum<THREADS>(sum);
+    if (threadIdx.x == 0)
+        d_weight[biases.source[row]] += sum;
+}
+
+template <typename T> static void bias_back(cudaStream_t stream, const sw_expert_bias_backward *op) {
+    const bool aligned =
+        op->cols % SW_ELEMS == 0 && op->bias_stride % SW_ELEMS == 0 && sw_is_aligned(op->bias) && sw_is_aligned(op->dy);
+    const expert_biases<T> biases = {(int)op->experts, op->cols,   op->bias_stride,
+                                     op->offset,       op->source, (const T *)op->bias};
+    if (op->acc != NULL)
+        SW_LAUNCH(bias_back_kernel<T>, dim3(sw_blocks(op->cols, SW_BLOCK_THREADS), (unsigned)op->experts),
+                  SW_BLOCK_THREADS, 0, stream, biases, op->weight, (const T *)op->dy, op->acc);
+    if (op->d_weight != NULL)
+        SW_FOR_ROWS(bias_weight_kernel, T, op->rows, op->cols, stream, op->rows, biases, (const T *)op->dy,
+                    op->d_weight, aligned);
+}
+
+void sw_cuda_expert_bias_backward(cudaStream_t stream, const void *args) {
+    const sw_expert_bias_backward *op = (const sw_expert_bias_backward *)args;
+    if (op->rows > 0)
+        SW_FOR_TYPE(op->type, bias_back, stream, op);
+}

@@ -17,10 +17,14 @@ static sw_cuda_launcher *const launchers[SW_DEVICE_OPS] = {
     [SW_DEVICE_ROTATE] = sw_cuda_rotate,
     [SW_DEVICE_ATTENTION_FORWARD] = sw_cuda_attention_forward,
     [SW_DEVICE_ATTENTION_BACKWARD] = sw_cuda_attention_backward,
+    [SW_DEVICE_SINK_FORWARD] = sw_cuda_sink_forward,
+    [SW_DEVICE_SINK_BACKWARD] = sw_cuda_sink_backward,
     [SW_DEVICE_ACTIVATION_FORWARD] = sw_cuda_activation_forward,
     [SW_DEVICE_ACTIVATION_BACKWARD] = sw_cuda_activation_backward,
     [SW_DEVICE_GATED_FORWARD] = sw_cuda_gated_forward,
     [SW_DEVICE_GATED_BACKWARD] = sw_cuda_gated_backward,
+    [SW_DEVICE_CLAMPED_FORWARD] = sw_cuda_clamped_forward,
+    [SW_DEVICE_CLAMPED_BACKWARD] = sw_cuda_clamped_backward,
     [SW_DEVICE_ADD] = sw_cuda_add,
     [SW_DEVICE_DROPOUT] = sw_cuda_dropout,
     [SW_DEVICE_BIAS_GRADIENT] = sw_cuda_bias_gradient,
@@ -54,6 +58,8 @@ static sw_cuda_launcher *const launchers[SW_DEVICE_OPS] = {
     [SW_DEVICE_SCALE_ROWS] = sw_cuda_scale_rows,
     [SW_DEVICE_SCALE_ROWS_BACKWARD] = sw_cuda_scale_rows_backward,
     [SW_DEVICE_GROUPED_GEMM] = sw_cuda_grouped_gemm,
+    [SW_DEVICE_EXPERT_BIAS_FORWARD] = sw_cuda_expert_bias_forward,
+    [SW_DEVICE_EXPERT_BIAS_BACKWARD] = sw_cuda_expert_bias_backward,
     [SW_DEVICE_RANK_SUM] = sw_cuda_rank_sum,
 };
 

@@ -27,7 +27,9 @@ sw_cuda_launcher sw_cuda_layernorm_forward, sw_cuda_layernorm_backward, sw_cuda_
     sw_cuda_update_adamw, sw_cuda_quantize, sw_cuda_dequantize, sw_cuda_rank_sum, sw_cuda_encode_fp8,
     sw_cuda_decode_fp8, sw_cuda_pack_weights, sw_cuda_unpack_weights, sw_cuda_dequantize_base, sw_cuda_dropout,
     sw_cuda_route_forward, sw_cuda_route_backward, sw_cuda_order_by_expert, sw_cuda_tally_routing, sw_cuda_permute_rows,
-    sw_cuda_unpermute_rows, sw_cuda_scale_rows, sw_cuda_scale_rows_backward, sw_cuda_grouped_gemm;
+    sw_cuda_unpermute_rows, sw_cuda_scale_rows, sw_cuda_scale_rows_backward, sw_cuda_grouped_gemm, sw_cuda_sink_forward,
+    sw_cuda_sink_backward, sw_cuda_clamped_forward, sw_cuda_clamped_backward, sw_cuda_expert_bias_forward,
+    sw_cuda_expert_bias_backward;
 /* Both take struct sw_add_norm_forward: the one with a mean, and the one without. */
 sw_cuda_launcher sw_cuda_add_layernorm_forward, sw_cuda_add_rmsnorm_forward;
 

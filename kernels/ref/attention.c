@@ -157,6 +157,50 @@ static sw_status attention_backward(struct sw_stream *stream, const void *args) 
     return SW_OK;
 }
 
+/* One head of one token: where its part of o begins, and its place in log_sum_exp. */
+struct head_of_token {
+    int64_t o_at, lse_at, head;
+};
+
+static struct head_of_token head_of(const struct sw_attention *shape, int64_t index) {
+    const int64_t row = index / shape->heads, head = index % shape->heads;
+    return (struct head_of_token){.o_at = row * shape->o_stride + head * shape->head_dim,
+                                  .lse_at = (row / shape->seq * shape->heads + head) * shape->seq + row % shape->seq,
+                                  .head = head};
+}
+
+static sw_status sink_forward(struct sw_stream *stream, const void *args) {
+    const struct sw_sink_forward *op = args;
+    const struct sw_attention *shape = op->shape;
+    (void)stream;
+    for (int64_t i = 0; i < shape->batch * shape->seq * shape->heads; i++) {
+        const struct head_of_token at = head_of(shape, i);
+        const double sink = sw_dtype_load(op->type, op->sink, at.head), before = op->log_sum_exp[at.lse_at];
+        const double after = (before > sink ? before : sink) + log1p(exp(-fabs(before - sink)));
+        const double factor = exp(before - after);
+        for (int64_t j = at.o_at; j < at.o_at + shape->head_dim; j++)
+            sw_dtype_store(op->type, op->o, j, (float)(factor * sw_dtype_load(op->type, op->o, j)));
+        op->log_sum_exp[at.lse_at] = (float)after;
+    }
+    return SW_OK;
+}
+
+static sw_status sink_backward(struct sw_stream *stream, const void *args) {
+    const struct sw_sink_backward *op = args;
+    const struct sw_attention *shape = op->shape;
+    (void)stream;
+    for (int64_t head = 0; head < shape->heads; head++) {
+        double sum = 0.0;
+        for (int64_t i = head; i < shape->batch * shape->seq * shape->heads; i += shape->heads) {
+            const struct head_of_token at = head_of(shape, i);
+            sum += exp((double)sw_dtype_load(op->type, op->sink, head) - op->log_sum_exp[at.lse_at]) *
+                   dot(op->type, shape->head_dim, op->o, at.o_at, op->d_o, at.o_at);
+        }
+        op->acc[head] = (float)(op->acc[head] - sum);
+    }
+    return SW_OK;
+}
+
 static int64_t attention_scratch_bytes(const struct sw_device *device, const struct sw_attention *shape,
                                        sw_dtype type) {
     (void)device;
@@ -168,4 +212,6 @@ void sw_ref_add_attention(struct sw_device_ops *ops) {
     ops->attention_scratch_bytes = attention_scratch_bytes;
     ops->op[SW_DEVICE_ATTENTION_FORWARD] = attention_forward;
     ops->op[SW_DEVICE_ATTENTION_BACKWARD] = attention_backward;
+    ops->op[SW_DEVICE_SINK_FORWARD] = sink_forward;
+    ops->op[SW_DEVICE_SINK_BACKWARD] = sink_backward;
 }

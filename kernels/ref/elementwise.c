@@ -81,6 +81,45 @@ static sw_status gated_backward(struct sw_stream *stream, const void *args) {
                : sw_gated_forward(stream, op->type, op->which, op->rows, op->cols, op->x, op->activated, op->run);
 }
 
+/* A gate and its value after their clamps, and the sigmoid that opens the gate. */
+struct clamped {
+    double gate, value, open;
+};
+
+static struct clamped clamp(double gate, double value) {
+    struct clamped at = {.gate = gate > SW_CLAMPED_MOST ? SW_CLAMPED_MOST : gate, .value = value};
+    if (value > SW_CLAMPED_MOST || value < -SW_CLAMPED_MOST)
+        at.value = value > 0.0 ? SW_CLAMPED_MOST : -SW_CLAMPED_MOST;
+    at.open = 1.0 / (1.0 + exp(-SW_CLAMPED_SLOPE * at.gate));
+    return at;
+}
+
+static sw_status clamped_forward(struct sw_stream *stream, const void *args) {
+    const struct sw_clamped_forward *op = args;
+    (void)stream;
+    for (int64_t at = sw_first_row(&op->run) * op->cols; at < sw_end_row(&op->run, op->rows) * op->cols; at++) {
+        const struct clamped c =
+            clamp(sw_dtype_load(op->type, op->x, 2 * at), sw_dtype_load(op->type, op->x, 2 * at + 1));
+        sw_dtype_store(op->type, op->y, at, (float)(c.gate * c.open * (c.value + 1.0)));
+    }
+    return SW_OK;
+}
+
+static sw_status clamped_backward(struct sw_stream *stream, const void *args) {
+    const struct sw_clamped_backward *op = args;
+    (void)stream;
+    for (int64_t at = sw_first_row(&op->run) * op->cols; at < sw_end_row(&op->run, op->rows) * op->cols; at++) {
+        const double gate = sw_dtype_load(op->type, op->x, 2 * at), value = sw_dtype_load(op->type, op->x, 2 * at + 1);
+        const double dy = sw_dtype_load(op->type, op->dy, at);
+        const struct clamped c = clamp(gate, value);
+        const double slope = c.open + SW_CLAMPED_SLOPE * c.gate * c.open * (1.0 - c.open);
+        sw_dtype_store(op->type, op->dx, 2 * at, gate > SW_CLAMPED_MOST ? 0.0f : (float)(dy * (c.value + 1.0) * slope));
+        sw_dtype_store(op->type, op->dx, 2 * at + 1,
+                       value > SW_CLAMPED_MOST || value < -SW_CLAMPED_MOST ? 0.0f : (float)(dy * c.gate * c.open));
+    }
+    return SW_OK;
+}
+
 static sw_status add(struct sw_stream *stream, const void *args) {
     const struct sw_add *op = args;
     (void)stream;
@@ -122,6 +161,8 @@ void sw_ref_add_elementwise(struct sw_device_ops *ops) {
     ops->op[SW_DEVICE_ACTIVATION_BACKWARD] = activation_backward;
     ops->op[SW_DEVICE_GATED_FORWARD] = gated_forward;
     ops->op[SW_DEVICE_GATED_BACKWARD] = gated_backward;
+    ops->op[SW_DEVICE_CLAMPED_FORWARD] = clamped_forward;
+    ops->op[SW_DEVICE_CLAMPED_BACKWARD] = clamped_backward;
     ops->op[SW_DEVICE_ADD] = add;
     ops->op[SW_DEVICE_DROPOUT] = dropout;
     ops->op[SW_DEVICE_CAST_FROM_F32] = cast_from_f32;

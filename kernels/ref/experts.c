@@ -284,6 +284,49 @@ static sw_status grouped_gemm(struct sw_stream *stream, const void *args) {
     return SW_OK;
 }
 
+static sw_status expert_bias_forward(struct sw_stream *stream, const void *args) {
+    const struct sw_expert_bias_forward *op = args;
+    (void)stream;
+    for (int64_t e = 0; e < op->experts; e++)
+        for (int64_t at = op->offset[e] * op->cols; at < op->offset[e + 1] * op->cols; at++) {
+            const float bias = sw_dtype_load(op->type, op->bias, e * op->bias_stride + at % op->cols);
+            const float scaled = op->weight[op->source[at / op->cols]] * bias;
+            sw_dtype_store(op->type, op->y, at, sw_dtype_load(op->type, op->y, at) + scaled);
+        }
+    return SW_OK;
+}
+
+/* Adds one column of an expert's rows to the gradient of its bias. */
+static void add_bias_gradient(const struct sw_expert_bias_backward *op, int64_t e, int64_t col) {
+    float *acc = &op->acc[e * op->bias_stride + col];
+    double sum = 0.0;
+    for (int64_t row = op->offset[e]; row < op->offset[e + 1]; row++)
+        sum += (op->weight == NULL ? 1.0 : op->weight[op->source[row]]) *
+               (double)sw_dtype_load(op->type, op->dy, row * op->cols + col);
+    *acc = (float)(*acc + sum);
+}
+
+static void add_weight_gradient(const struct sw_expert_bias_backward *op, int64_t e, int64_t row) {
+    float *d_weight = &op->d_weight[op->source[row]];
+    double sum = 0.0;
+    for (int64_t col = 0; col < op->cols; col++)
+        sum += (double)sw_dtype_load(op->type, op->dy, row * op->cols + col) *
+               sw_dtype_load(op->type, op->bias, e * op->bias_stride + col);
+    *d_weight = (float)(*d_weight + sum);
+}
+
+static sw_status expert_bias_backward(struct sw_stream *stream, const void *args) {
+    const struct sw_expert_bias_backward *op = args;
+    (void)stream;
+    for (int64_t e = 0; e < op->experts; e++) {
+        for (int64_t col = 0; op->acc != NULL && col < op->cols; col++)
+            add_bias_gradient(op, e, col);
+        for (int64_t row = op->offset[e]; op->d_weight != NULL && row < op->offset[e + 1]; row++)
+            add_weight_gradient(op, e, row);
+    }
+    return SW_OK;
+}
+
 void sw_ref_add_experts(struct sw_device_ops *ops) {
     ops->op[SW_DEVICE_ROUTE_FORWARD] = route_forward;
     ops->op[SW_DEVICE_ROUTE_BACKWARD] = route_backward;
@@ -294,5 +337,7 @@ void sw_ref_add_experts(struct sw_device_ops *ops) {
     ops->op[SW_DEVICE_SCALE_ROWS] = scale_rows;
     ops->op[SW_DEVICE_SCALE_ROWS_BACKWARD] = scale_rows_backward;
     ops->op[SW_DEVICE_GROUPED_GEMM] = grouped_gemm;
+    ops->op[SW_DEVICE_EXPERT_BIAS_FORWARD] = expert_bias_forward;
+    ops->op[SW_DEVICE_EXPERT_BIAS_BACKWARD] = expert_bias_backward;
     ops->prepare_grouped_gemm = prepare_grouped_gemm;
 }

@@ -115,6 +115,8 @@ sw_status trial_rank_sum(struct trial *trial);
 sw_status trial_routing(struct trial *trial);
 sw_status trial_expert_rows(struct trial *trial);
 sw_status trial_grouped(struct trial *trial);
+sw_status trial_clamped(struct trial *trial);
+sw_status trial_expert_biases(struct trial *trial);
 /* struct test_rows, as grains without columns */
 sw_status trial_finish_gradient(struct trial *trial);
 sw_status trial_round_gradient(struct trial *trial);
@@ -134,6 +136,7 @@ sw_status trial_embedding_forward(struct trial *trial);
 sw_status trial_embedding_backward(struct trial *trial);
 sw_status trial_attention_forward(struct trial *trial);
 sw_status trial_attention_backward(struct trial *trial);
+sw_status trial_sinks(struct trial *trial);
 
 /* struct sw_gemm */
 sw_status trial_gemm(struct trial *trial);

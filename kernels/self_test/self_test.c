@@ -105,6 +105,9 @@ static const struct op ops[] = {
     {"routing to experts", trial_routing, ROWS, false},
     {"rows of experts", trial_expert_rows, ROWS, false},
     {"products of experts", trial_grouped, ROWS, false},
+    {"biases of experts", trial_expert_biases, ROWS, false},
+    {"clamped gates", trial_clamped, ROWS, false},
+    {"attention sinks", trial_sinks, HEADS, false},
 };
 #define COUNT(table) ((int)(sizeof(table) / sizeof(table)[0]))
 
