@@ -425,8 +425,21 @@ sw_status sw_attend_forward(const struct sw_model *model, const struct sw_unit_c
     SW_TRY(sw_linear_forward(model, call, LINEAR_QKV, QKV_WEIGHT, n, NULL, s->qkv));
     SW_TRY(turn_heads(model, call, s));
     SW_TRY(keep_keys(model, call, &attention, &rows));
-    return sw_attention_forward(call->stream, model->shape.type, &attention, rows.q, rows.k, rows.v, s->attention_out,
-                                s->log_sum_exp, area_at(call->work, model->work.scratch));
+    SW_TRY(sw_attention_forward(call->stream, model->shape.type, &attention, rows.q, rows.k, rows.v, s->attention_out,
+                                s->log_sum_exp, area_at(call->work, model->work.scratch)));
+    const void *sinks = weights_of(model, call, SINKS);
+    return sinks == NULL
+               ? SW_OK
+               : sw_sink_forward(call->stream, model->shape.type, &attention, sinks, s->attention_out, s->log_sum_exp);
+}
+
+/* Adds the gradient of the sinks, from the gradient at the result of attention. */
+static sw_status sink_gradient(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
+                               const struct sw_attention *attention, const void *d_o) {
+    float *acc = acc_of(model, call, SINKS);
+    return acc == NULL ? SW_OK
+                       : sw_sink_backward(call->stream, model->shape.type, attention, weights_of(model, call, SINKS),
+                                          s->attention_out, d_o, s->log_sum_exp, acc);
 }
 
 sw_status sw_attend_input_gradient(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
@@ -439,6 +452,7 @@ sw_status sw_attend_input_gradient(const struct sw_model *model, const struct sw
     SW_TRY(sw_attention_backward(call->stream, model->shape.type, &attention, rows.q, rows.k, rows.v, s->attention_out,
                                  narrow, s->log_sum_exp, grads.q, grads.k, grads.v,
                                  area_at(call->work, model->work.scratch)));
+    SW_TRY(sink_gradient(model, call, s, &attention, narrow));
     SW_TRY(rotate(model, call, grads.q, true));
     SW_TRY(norm_heads_backward(model, call, s, d_heads, d_qkv));
     SW_TRY(collect_qkv(model, call));

@@ -26,6 +26,12 @@ static struct sw_expert_run experts_in(const struct sw_model *model, int64_t uni
     return sw_experts_in(&model->config, &model->cut, unit);
 }
 
+/* Tells whether the matrices of experts are [in, out]. Those of all other families are [out, in], like a joined base in
+ * MXFP4. */
+static bool are_in_first(const struct sw_model *model) {
+    return model->config.joined_experts && model->units->base != SW_BASE_MXFP4;
+}
+
 static int64_t end_of(struct sw_expert_run run) {
     return run.first + run.count;
 }
@@ -52,8 +58,14 @@ struct expert_run {
     int tensor;     /* the matrix of the first expert, in the unit */
     int64_t stride; /* elements from one expert's matrix to the next */
     bool in_base;
+    int64_t within; /* elements of the tensor before the first expert's matrix, where experts are joined */
 };
 enum { UNPACKED_EXPERTS = 4 };
+
+/* Returns the tensor of the unit that has all experts' matrices of one kind, or -1 where each expert has its own. */
+static int joined_tensor(const struct sw_model *model, int64_t unit, enum sw_expert_matrix matrix) {
+    return sw_block_tensor_in(model, unit, matrix == EXPERT_DOWN ? JOINED_DOWN : JOINED_UP);
+}
 
 /* Returns the elements of one expert's matrix in the unit: gate and up are one. */
 static int64_t matrix_elems(const struct sw_model *model, enum sw_expert_matrix matrix) {
@@ -76,6 +88,16 @@ static struct expert_run run_at(const struct sw_model *model, int64_t unit, enum
     const struct sw_tensor *tensor = model->units->unit[unit].tensor;
     const struct sw_expert_run own = experts_in(model, unit);
     const int base = sw_block_tensor_in(model, unit, EXPERTS) + (int)matrix;
+    const int joined = joined_tensor(model, unit, matrix);
+    if (joined >= 0) {
+        const bool in_base = is_in_base(model, unit, joined);
+        return (struct expert_run){.first = first,
+                                   .count = sw_min_i64(end_of(own) - first, in_base ? UNPACKED_EXPERTS : own.count),
+                                   .tensor = joined,
+                                   .stride = matrix_elems(model, matrix),
+                                   .in_base = in_base,
+                                   .within = (first - own.first) * matrix_elems(model, matrix)};
+    }
     struct expert_run run = {.first = first, .count = 1, .tensor = base + EXPERT_MATRICES * (int)(first - own.first)};
     const struct sw_tensor *begin = &tensor[run.tensor];
     run.stride = first + 1 < end_of(own) ? begin[EXPERT_MATRICES].offset - begin->offset : 0;
@@ -103,12 +125,17 @@ static struct sw_grouped_gemm product_of(const struct sw_model *model, enum sw_e
     const int64_t in = down ? inner : c->hidden, out = down ? c->hidden : 2 * inner;
     const int64_t stride = run->in_base ? unpacked_stride(model, matrix) : run->stride;
     const sw_dtype type = model->shape.type;
+    /* A weight gradient [in, out] is that of the product with the operands exchanged. */
+    const bool exchanged = pass == INPUT_GRADIENT || (pass == WEIGHT_GRADIENT && are_in_first(model));
+    const bool has_bias = pass == FORWARD && c->joined_experts && !down;
     return (struct sw_grouped_gemm){.experts = run->count,
                                     .rows = sw_experts_pairs(model),
-                                    .n = pass == INPUT_GRADIENT ? in : out,
-                                    .k = pass == INPUT_GRADIENT ? out : in,
+                                    .n = exchanged ? in : out,
+                                    .k = exchanged ? out : in,
                                     .weight_gradient = pass == WEIGHT_GRADIENT,
-                                    .transpose_b = pass == FORWARD,
+                                    .transpose_b = pass == (are_in_first(model) ? INPUT_GRADIENT : FORWARD),
+                                    .bias = has_bias,
+                                    .bias_stride = has_bias ? out : 0,
                                     .in = type,
                                     .out = pass == WEIGHT_GRADIENT ? SW_F32 : type,
                                     .likely_rows = likely_rows(model, run->count),
@@ -151,7 +178,13 @@ static sw_status prepare_router(struct sw_model *model) {
                                          .softmax_first = true,
                                          .normalised = model->config.normalises_chosen};
     model->router = (struct linear){
-        .forward = {.m = rows, .n = experts, .k = hidden, .transpose_b = true, .in = type, .out = type},
+        .forward = {.m = rows,
+                    .n = experts,
+                    .k = hidden,
+                    .transpose_b = true,
+                    .bias = sw_block_pieces(&model->config, ROUTER_BIAS) > 0,
+                    .in = type,
+                    .out = type},
         .input_gradient = {.m = rows, .n = hidden, .k = experts, .in = type, .out = type},
         .weight_gradient =
             {.m = experts, .n = hidden, .k = rows, .transpose_a = true, .accumulate = true, .in = type, .out = SW_F32},
@@ -166,7 +199,7 @@ sw_status sw_experts_prepare(struct sw_model *model) {
         return SW_OK;
     SW_TRY(prepare_router(model));
     for (int64_t u = 1; u + 1 < model->units->count; u++) {
-        if (sw_block_tensor_in(model, u, EXPERTS) < 0)
+        if (sw_block_tensor_in(model, u, EXPERTS) < 0 && joined_tensor(model, u, EXPERT_GATE) < 0)
             continue;
         SW_TRY(prepare_unit(model, u, EXPERT_GATE));
         SW_TRY(prepare_unit(model, u, EXPERT_DOWN));
@@ -180,13 +213,36 @@ static sw_status matrices_of(const struct sw_model *model, const struct sw_unit_
                              enum sw_expert_matrix matrix, const struct expert_run *run, const void **out) {
     const struct sw_tensor *tensor = &model->units->unit[call->unit].tensor[run->tensor];
     char *to = area_at(call->work, model->work.matrix);
-    *out = run->in_base ? to : tensor_at(model, call, run->tensor);
+    const int64_t typed = sw_dtype_bytes(model->shape.type), joined = model->config.joined_experts ? run->stride : 0;
+    *out = run->in_base ? to : (const char *)tensor_at(model, call, run->tensor) + run->within * typed;
     for (int64_t i = 0; run->in_base && i < run->count; i++)
         SW_TRY(sw_dequantize_base(call->stream, .type = model->shape.type, .format = model->units->base,
-                                  .first_elem = tensor[EXPERT_MATRICES * i].offset,
+                                  .first_elem = joined > 0 ? tensor->offset + run->within + i * joined
+                                                           : tensor[EXPERT_MATRICES * i].offset,
                                   .elems = matrix_elems(model, matrix), .records = call->base,
-                                  .to = to + i * unpacked_stride(model, matrix) * sw_dtype_bytes(model->shape.type)));
+                                  .to = to + i * unpacked_stride(model, matrix) * typed));
     return SW_OK;
+}
+
+/* The biases of joined experts of one kind, from a run's first expert on; NULL: the experts have none. */
+static const void *biases_of(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor biases,
+                             int64_t first, int64_t cols) {
+    const int tensor = sw_block_tensor_in(model, call->unit, biases);
+    return tensor < 0 ? NULL
+                      : (const char *)tensor_at(model, call, tensor) + first * cols * sw_dtype_bytes(model->shape.type);
+}
+
+/* Adds the gradient of joined experts' biases, unless they are frozen or the experts have none. weight NULL: dy is the
+ * gradient at what the biases are added to. */
+static sw_status bias_gradient(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
+                               enum sw_block_tensor biases, int64_t cols, const float *weight, const void *dy) {
+    const int tensor = sw_block_tensor_in(model, call->unit, biases);
+    float *acc = tensor < 0 ? NULL : acc_at(model, call, tensor);
+    return acc == NULL ? SW_OK
+                       : sw_expert_bias_backward(call->stream, .type = model->shape.type,
+                                                 .experts = model->config.experts, .rows = sw_experts_pairs(model),
+                                                 .cols = cols, .bias_stride = cols, .offset = s->expert_offset,
+                                                 .source = s->expert_source, .weight = weight, .dy = dy, .acc = acc);
 }
 
 /* Multiplies the rows of each expert by its matrix, or in the gradient of the input by the transposed matrix. */
@@ -200,6 +256,8 @@ static sw_status multiply(const struct sw_model *model, const struct sw_unit_cal
         const void *matrices;
         SW_TRY(matrices_of(model, call, matrix, &run, &matrices));
         SW_TRY(sw_grouped_gemm(call->stream, .shape = &shape, .offset = s->expert_offset + first, .a = x, .b = matrices,
+                               .bias =
+                                   shape.bias ? biases_of(model, call, JOINED_UP_BIAS, first, shape.bias_stride) : NULL,
                                .c = y, .scratch = area_at(call->work, model->work.scratch)));
     }
     return SW_OK;
@@ -214,9 +272,11 @@ static sw_status weight_gradient(const struct sw_model *model, const struct sw_u
         run = run_at(model, call->unit, matrix, first);
         const struct sw_grouped_gemm shape = product_of(model, matrix, WEIGHT_GRADIENT, &run);
         float *acc = acc_at(model, call, run.tensor);
+        const bool in_first = are_in_first(model);
         if (acc != NULL)
-            SW_TRY(sw_grouped_gemm(call->stream, .shape = &shape, .offset = s->expert_offset + first, .a = dy, .b = x,
-                                   .c = acc, .scratch = area_at(call->work, model->work.scratch)));
+            SW_TRY(sw_grouped_gemm(call->stream, .shape = &shape, .offset = s->expert_offset + first,
+                                   .a = in_first ? x : dy, .b = in_first ? dy : x, .c = acc + run.within,
+                                   .scratch = area_at(call->work, model->work.scratch)));
     }
     return SW_OK;
 }
@@ -241,6 +301,9 @@ static sw_status add_rows(const struct sw_model *model, const struct sw_unit_cal
 /* Computes the activated values, before weights scale them. */
 static sw_status activate(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
                           void *activated) {
+    if (model->config.joined_experts)
+        return sw_clamped_forward(call->stream, model->shape.type, sw_experts_pairs(model), model->widths.expert_ffn,
+                                  s->expert_up, activated, sw_experts_places(model, call, s));
     return sw_gated_forward(call->stream, model->shape.type, model->config.activation, sw_experts_pairs(model),
                             model->widths.expert_ffn, s->expert_up, activated, sw_experts_places(model, call, s));
 }
@@ -256,8 +319,9 @@ static sw_status scale(const struct sw_model *model, const struct sw_unit_call *
 sw_status sw_experts_route(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                            const struct saved *s) {
     const void *matrix = tensor_at(model, call, sw_block_tensor_in(model, call->unit, ROUTER));
-    SW_TRY(sw_gemm(call->stream, &model->router.forward, n, matrix, NULL, s->router_logits,
-                   area_at(call->work, model->work.scratch)));
+    const int bias = sw_block_tensor_in(model, call->unit, ROUTER_BIAS);
+    SW_TRY(sw_gemm(call->stream, &model->router.forward, n, matrix, bias < 0 ? NULL : tensor_at(model, call, bias),
+                   s->router_logits, area_at(call->work, model->work.scratch)));
     SW_TRY(sw_route_forward(call->stream, .type = model->shape.type, .shape = &model->routing,
                             .logits = s->router_logits, .expert = s->expert_chosen, .weight = s->expert_weight));
     return sw_order_by_expert(call->stream, .rows = model->rows, .experts = model->config.experts,
@@ -308,7 +372,26 @@ sw_status sw_experts_results(const struct sw_model *model, const struct sw_unit_
     *out = area_at(call->work, model->work.expert_rows);
     SW_TRY(activate(model, call, s, activated));
     SW_TRY(scale(model, call, s, activated));
-    return multiply(model, call, s, EXPERT_DOWN, FORWARD, activated, *out);
+    SW_TRY(multiply(model, call, s, EXPERT_DOWN, FORWARD, activated, *out));
+    const void *biases = biases_of(model, call, JOINED_DOWN_BIAS, 0, model->config.hidden);
+    return biases == NULL ? SW_OK
+                          : sw_expert_bias_forward(call->stream, .type = model->shape.type,
+                                                   .experts = model->config.experts, .rows = sw_experts_pairs(model),
+                                                   .cols = model->config.hidden, .bias_stride = model->config.hidden,
+                                                   .offset = s->expert_offset, .source = s->expert_source,
+                                                   .weight = s->expert_weight, .bias = biases, .y = *out);
+}
+
+/* Adds the part of the biases, which the weights scale too, to the gradient at the weights. */
+static sw_status add_bias_part(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
+                               const void *sorted, float *weight_grad) {
+    const void *biases = biases_of(model, call, JOINED_DOWN_BIAS, 0, model->config.hidden);
+    return biases == NULL ? SW_OK
+                          : sw_expert_bias_backward(call->stream, .type = model->shape.type,
+                                                    .experts = model->config.experts, .rows = sw_experts_pairs(model),
+                                                    .cols = model->config.hidden, .bias_stride = model->config.hidden,
+                                                    .offset = s->expert_offset, .source = s->expert_source,
+                                                    .bias = biases, .dy = sorted, .d_weight = weight_grad);
 }
 
 sw_status sw_experts_forward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
@@ -333,6 +416,10 @@ static sw_status down_input_gradient(const struct sw_model *model, const struct 
                                   .cols = model->widths.expert_ffn, .source = s->expert_source,
                                   .weight = s->expert_weight, .x = activated, .dy = inner_grad, .dx = inner_grad,
                                   .d_weight = weight_grad, .run = sw_experts_places(model, call, s)));
+    SW_TRY(add_bias_part(model, call, s, sorted, weight_grad));
+    if (model->config.joined_experts)
+        return sw_clamped_backward(call->stream, model->shape.type, sw_experts_pairs(model), model->widths.expert_ffn,
+                                   s->expert_up, inner_grad, up_grad, sw_experts_places(model, call, s));
     return sw_gated_backward(call->stream, model->shape.type, model->config.activation, sw_experts_pairs(model),
                              model->widths.expert_ffn, s->expert_up, inner_grad, up_grad, NULL,
                              sw_experts_places(model, call, s));
@@ -342,8 +429,10 @@ static sw_status down_input_gradient(const struct sw_model *model, const struct 
 static sw_status down_weight_gradient(const struct sw_model *model, const struct sw_unit_call *call,
                                       const struct saved *s) {
     void *activated = area_at(call->work, model->work.expert_inner);
+    void *sorted = area_at(call->work, model->work.expert_rows);
     SW_TRY(scale(model, call, s, activated));
-    return weight_gradient(model, call, s, EXPERT_DOWN, activated, area_at(call->work, model->work.expert_rows));
+    SW_TRY(bias_gradient(model, call, s, JOINED_DOWN_BIAS, model->config.hidden, s->expert_weight, sorted));
+    return weight_gradient(model, call, s, EXPERT_DOWN, activated, sorted);
 }
 
 /* Goes from the gradient at the weights to that at the router's logits, and to the router's part of the gradient at the
@@ -392,12 +481,18 @@ static sw_status up_weight_gradient(const struct sw_model *model, const struct s
                                     const struct saved *s, const void *product_grad) {
     void *sorted;
     SW_TRY(sort_rows(model, call, s, n, &sorted));
+    SW_TRY(bias_gradient(model, call, s, JOINED_UP_BIAS, 2 * model->widths.expert_ffn, NULL, product_grad));
     return weight_gradient(model, call, s, EXPERT_GATE, sorted, product_grad);
 }
 
 static sw_status router_weight_gradient(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                                         const void *logits_grad) {
     float *acc = acc_at(model, call, sw_block_tensor_in(model, call->unit, ROUTER));
+    const int bias = sw_block_tensor_in(model, call->unit, ROUTER_BIAS);
+    float *bias_acc = bias < 0 ? NULL : acc_at(model, call, bias);
+    if (bias_acc != NULL)
+        SW_TRY(sw_bias_gradient(call->stream, model->shape.type, model->rows, model->config.experts, logits_grad,
+                                bias_acc));
     return acc == NULL ? SW_OK
                        : sw_gemm(call->stream, &model->router.weight_gradient, logits_grad, n, NULL, acc,
                                  area_at(call->work, model->work.scratch));

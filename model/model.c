@@ -737,7 +737,8 @@ static double keys_seen(const struct sw_model_config *config, int64_t layer, int
 }
 
 int64_t sw_model_active_parameters(const struct sw_model_config *config, int64_t parameters) {
-    const int64_t of_expert = EXPERT_MATRICES * config->hidden * config->expert_ffn;
+    const int64_t biases = config->joined_experts ? 2 * config->expert_ffn + config->hidden : 0;
+    const int64_t of_expert = EXPERT_MATRICES * config->hidden * config->expert_ffn + biases;
     return parameters - config->layers * (config->experts - config->chosen_experts) * of_expert;
 }
 
@@ -753,7 +754,8 @@ double sw_model_flops_per_token(const struct sw_model_config *config, int64_t se
 }
 
 static bool adds_to_residual(const char *name) {
-    static const char *const endings[] = {"c_proj.weight", "o_proj.weight", "down_proj.weight", "w2.weight"};
+    static const char *const endings[] = {"c_proj.weight", "o_proj.weight", "down_proj.weight", "w2.weight",
+                                          "experts.down_proj"};
     for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++)
         if (sw_name_ends_with(name, endings[i]))
             return true;
@@ -782,7 +784,7 @@ static sw_status fill_run(void *context, int64_t tensor_number, int64_t whole, i
     float *out = fill->out + at;
     if (tensor->added) /* its first values are another's matter, such as sw_lora_load's */
         return SW_OK;
-    if (tensor->dims == 1) {
+    if (tensor->dims == 1 || sw_name_ends_with(tensor->name, "_bias")) {
         const bool one = sw_name_ends_with(tensor->name, ".weight") && !init->config->norm_from_one;
         const float value = one ? 1.0f : 0.0f;
         for (int64_t i = 0; i < run; i++)

@@ -20,8 +20,9 @@ enum { DIVISORS_CHARS = 256 };
 /* How the tiles of a block cut a tensor: not at all (the first tile of the half has it), or along the inputs or the
  * outputs of its product. */
 enum cut { NOT_CUT, CUT_IN, CUT_OUT };
-/* A tensor's form: a vector of the hidden size, of a head's size, or of one element per output; or a matrix. */
-enum form { HIDDEN_VECTOR, HEAD_VECTOR, OUT_VECTOR, MATRIX };
+/* A tensor's form: a vector of the hidden size, of a head's size, of one element per output or per head; a matrix; or
+ * for each expert a matrix, stored [in, out], or a bias. */
+enum form { HIDDEN_VECTOR, HEAD_VECTOR, OUT_VECTOR, VECTOR_OF_HEADS, MATRIX, EXPERT_MATRICES_OF_ALL, EXPERT_BIASES };
 
 static const struct {
     enum form form;
@@ -33,13 +34,19 @@ static const struct {
     [QKV_BIAS] = {OUT_VECTOR, CUT_OUT},
     [Q_NORM] = {HEAD_VECTOR, NOT_CUT},
     [K_NORM] = {HEAD_VECTOR, NOT_CUT},
+    [SINKS] = {VECTOR_OF_HEADS, NOT_CUT},
     [PROJECTION_WEIGHT] = {MATRIX, CUT_IN},
     [PROJECTION_BIAS] = {OUT_VECTOR, NOT_CUT},
     [ATTENTION_RESULT_NORM] = {HIDDEN_VECTOR, NOT_CUT},
     [NORM2_SCALE] = {HIDDEN_VECTOR, NOT_CUT},
     [NORM2_BIAS] = {HIDDEN_VECTOR, NOT_CUT},
     [ROUTER] = {MATRIX, NOT_CUT},
+    [ROUTER_BIAS] = {OUT_VECTOR, NOT_CUT},
     [EXPERTS] = {MATRIX, NOT_CUT},
+    [JOINED_UP] = {EXPERT_MATRICES_OF_ALL, NOT_CUT},
+    [JOINED_UP_BIAS] = {EXPERT_BIASES, NOT_CUT},
+    [JOINED_DOWN] = {EXPERT_MATRICES_OF_ALL, NOT_CUT},
+    [JOINED_DOWN_BIAS] = {EXPERT_BIASES, NOT_CUT},
     [UP_WEIGHT] = {MATRIX, CUT_OUT},
     [UP_BIAS] = {OUT_VECTOR, CUT_OUT},
     [DOWN_WEIGHT] = {MATRIX, CUT_IN},
@@ -136,13 +143,15 @@ static int64_t outputs_of(const struct sw_model_config *c, enum sw_block_tensor 
         return pieces == 1 ? q + 2 * kv : piece == 0 ? q : kv;
     if (tensor == UP_WEIGHT || tensor == UP_BIAS)
         return c->gated && pieces == 1 ? 2 * c->ffn : c->ffn;
-    if (tensor == ROUTER)
+    if (tensor == ROUTER || tensor == ROUTER_BIAS)
         return c->experts;
+    if (tensor == JOINED_UP || tensor == JOINED_UP_BIAS)
+        return 2 * c->expert_ffn;
     return tensor == EXPERTS && !is_expert_down(tensor, piece) ? c->expert_ffn : c->hidden;
 }
 
 static int64_t inputs_of(const struct sw_model_config *c, enum sw_block_tensor tensor, int piece) {
-    if (is_expert_down(tensor, piece))
+    if (is_expert_down(tensor, piece) || tensor == JOINED_DOWN)
         return c->expert_ffn;
     return tensor == PROJECTION_WEIGHT ? c->heads * c->head_dim : tensor == DOWN_WEIGHT ? c->ffn : c->hidden;
 }
@@ -153,13 +162,29 @@ static int64_t head_norm_width(const struct sw_model_config *c, enum sw_block_te
     return c->joint_qk_norm ? heads * c->head_dim : c->head_dim;
 }
 
+static int64_t vector_elems(const struct sw_model_config *c, enum sw_block_tensor tensor, int64_t out) {
+    switch (block_tensors[tensor].form) {
+    case HIDDEN_VECTOR: return c->hidden;
+    case HEAD_VECTOR: return head_norm_width(c, tensor);
+    case VECTOR_OF_HEADS: return c->heads;
+    default: return out;
+    }
+}
+
 /* Fills the dimensions of a piece of a tensor and returns their number. */
-static int shape_of(const struct sw_model_config *c, enum sw_block_tensor tensor, int pieces, int piece,
-                    int64_t dim[2]) {
+enum { MOST_DIMS = 3 };
+static int shape_of(const struct sw_model_config *c, enum sw_block_tensor tensor, int pieces, int piece, bool as_stored,
+                    int64_t dim[MOST_DIMS]) {
     const enum form form = block_tensors[tensor].form;
     const int64_t in = inputs_of(c, tensor, piece), out = outputs_of(c, tensor, pieces, piece);
+    if (form == EXPERT_MATRICES_OF_ALL || form == EXPERT_BIASES) {
+        dim[0] = c->experts;
+        dim[1] = form == EXPERT_BIASES || as_stored ? out : in;
+        dim[2] = as_stored ? in : out;
+        return form == EXPERT_BIASES ? 2 : 3;
+    }
     if (form != MATRIX) {
-        dim[0] = form == HIDDEN_VECTOR ? c->hidden : form == HEAD_VECTOR ? head_norm_width(c, tensor) : out;
+        dim[0] = vector_elems(c, tensor, out);
         return 1;
     }
     dim[0] = c->out_first ? out : in;
@@ -173,7 +198,7 @@ static struct sw_part part_of(const struct sw_model_config *c, enum sw_block_ten
                               int dims, const int64_t *dim, int64_t parts, int64_t index) {
     const enum cut cut = parts == 1 ? NOT_CUT : cut_of(tensor, piece);
     const bool fused = pieces == 1 && (tensor == QKV_WEIGHT || tensor == QKV_BIAS);
-    const int64_t rows = dims == 1 ? 1 : dim[0], cols = dim[dims - 1];
+    const int64_t rows = dims == 1 ? 1 : dims == 2 ? dim[0] : dim[0] * dim[1], cols = dim[dims - 1];
     const int64_t stride = cols / (fused ? 3 : 1);
     struct sw_part part = {.rows = rows, .cols = cols, .block_cols = cols, .block_stride = cols};
     if (cut == NOT_CUT)
@@ -210,17 +235,24 @@ struct sw_own_rows sw_own_rows_of(const struct sw_model *model, enum sw_block_te
     return (struct sw_own_rows){.first = kv_head * w->kv, .collected = w->q + (piece - 1) * w->kv, .rows = w->kv};
 }
 
-static sw_status add_block_tensor(struct sw_unit *unit, const struct sw_model_config *c, const struct sw_cut *cut,
-                                  struct sw_tile tile, struct sw_expert_run experts, enum sw_block_tensor tensor) {
+/* Returns whether joined experts are the base as MXFP4 stores them, [experts, out, in]. All else has no such form. */
+static bool is_as_stored(const struct sw_model_config *c, const struct sw_units *units) {
+    return c->joined_experts && units->base == SW_BASE_MXFP4;
+}
+
+static sw_status add_block_tensor(const struct sw_units *units, struct sw_unit *unit, const struct sw_model_config *c,
+                                  const struct sw_cut *cut, struct sw_tile tile, struct sw_expert_run experts,
+                                  enum sw_block_tensor tensor) {
     const int pieces = sw_block_pieces(c, tensor);
+    const bool as_stored = is_as_stored(c, units);
     const int64_t index = cut->rank * cut->tiles + tile.index;
     for (int piece = 0; piece < pieces; piece++) {
         const int64_t expert = piece / EXPERT_MATRICES;
         if (tensor == EXPERTS && (expert < experts.first || expert >= experts.first + experts.count))
             continue;
         char name[SW_TENSOR_NAME_CHARS];
-        int64_t dim[2];
-        const int dims = shape_of(c, tensor, pieces, piece, dim);
+        int64_t dim[MOST_DIMS];
+        const int dims = shape_of(c, tensor, pieces, piece, as_stored, dim);
         const bool replicated = is_replicated(c, cut, tensor, piece);
         struct sw_part part = part_of(c, tensor, pieces, piece, dims, dim, replicated ? 1 : sw_cut_parts(cut), index);
         const bool apart = replicated && cut->ranks > 1; /* the rank has this piece whole, and has parts of others */
@@ -228,9 +260,13 @@ static sw_status add_block_tensor(struct sw_unit *unit, const struct sw_model_co
         part.replicated = replicated;
         part.used_rows = apart && tensor == QKV_WEIGHT ? c->head_dim : 0;
         sw_block_piece_name(c, tile.layer, tensor, piece, name, sizeof name);
-        SW_TRY(sw_unit_add_part(unit, name, dims, dim, &part, dims > 1));
+        const bool joined = block_tensors[tensor].form == EXPERT_MATRICES_OF_ALL;
+        const bool biases = block_tensors[tensor].form == EXPERT_BIASES;
+        SW_TRY(sw_unit_add_part(unit, name, dims, dim, &part, dims > 1 && !biases));
+        struct sw_tensor *added = &unit->tensor[unit->tensor_count - 1];
         /* A rounding error of the router sends a token to other experts, and its matrix is small. */
-        unit->tensor[unit->tensor_count - 1].typed = tensor == ROUTER;
+        added->typed = tensor == ROUTER || biases || (as_stored && !joined);
+        added->in_first = joined && !as_stored;
     }
     return SW_OK;
 }
@@ -285,7 +321,8 @@ static sw_status add_all_tensors(struct sw_units *units, const struct sw_model_c
         const struct sw_block_range range = sw_block_range(tile.kind);
         name_block(&units->unit[u], cut, tile, sw_experts_in(c, cut, u));
         for (int t = range.first; t < range.end; t++)
-            SW_TRY(add_block_tensor(&units->unit[u], c, cut, tile, sw_experts_in(c, cut, u), (enum sw_block_tensor)t));
+            SW_TRY(add_block_tensor(units, &units->unit[u], c, cut, tile, sw_experts_in(c, cut, u),
+                                    (enum sw_block_tensor)t));
     }
     snprintf(head->name, sizeof head->name, "head");
     SW_TRY(add_final_norm(head, names->final_norm_scale, c->hidden, cut));
@@ -317,6 +354,8 @@ static int64_t nearest_divisor(int64_t whole, int64_t number) {
 /* Return why the blocks of a model cannot be cut among ranks, or into tiles: the end of a sentence about it. NULL: they
  * can. Parts of a matrix with the rows of queries, keys and values would be of several runs of rows. */
 static const char *why_whole(const struct sw_model_config *c) {
+    if (c->joined_experts)
+        return "which has all experts of a layer in one tensor";
     if (c->norm_of_results)
         return "which normalises the results of attention and MLP";
     return c->out_first && sw_block_pieces(c, QKV_WEIGHT) == 1 ? "which has queries, keys and values in one matrix"
@@ -389,6 +428,7 @@ static sw_status make_units(const struct sw_model_config *config, const struct s
     SW_TRY(sw_units_create(config->layers * block_units + 2, &units));
     units->tied = config->tied_embeddings;
     units->optimizer = optimizer;
+    units->base = sw_tuning_freezes(tuning) ? (sw_base_format)tuning->base : SW_BASE_TYPED;
     sw_status status = add_all_tensors(units, config, cut);
     if (status == SW_OK)
         status =
@@ -413,6 +453,11 @@ sw_status sw_model_group_experts(struct sw_model_config *config, int64_t experts
     if (config->experts == 0)
         return sw_fail(SW_ERR_UNSUPPORTED,
                        "--expert-group %lld does not work with %s, whose blocks have no experts; "
+                       "leave it out",
+                       (long long)experts, config->family);
+    if (config->joined_experts)
+        return sw_fail(SW_ERR_UNSUPPORTED,
+                       "--expert-group %lld is not supported for %s, which has all experts of a layer in one tensor; "
                        "leave it out",
                        (long long)experts, config->family);
     if (config->experts % experts != 0)
@@ -508,6 +553,11 @@ sw_status sw_model_rank_units(const struct sw_model_config *config, int ranks, i
 static sw_status check_experts(const struct sw_model_config *c, int ranks, int64_t tiles) {
     if (c->experts == 0)
         return sw_fail(SW_ERR_ARG, "--experts %d shares out the experts of a model, and %s has none; leave it out",
+                       ranks, c->family);
+    if (c->joined_experts)
+        return sw_fail(SW_ERR_UNSUPPORTED,
+                       "--experts %d is not supported for %s, which has all experts of a layer in one tensor; leave it "
+                       "out",
                        ranks, c->family);
     if (c->experts % ranks != 0)
         return sw_fail(SW_ERR_ARG, "--experts %d must divide the model's %lld experts; the nearest that does is %lld",

@@ -27,7 +27,7 @@ from transformers.generation.logits_process import (MinPLogitsWarper, Temperatur
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "parity"))
-from live import as_saved, norm_centre  # noqa: E402
+from live import as_saved, decays, norm_centre  # noqa: E402
 
 TYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16}
 PROJECTIONS = 8
@@ -85,6 +85,7 @@ FAMILIES = {
     "mixtral": Family(transformers.MixtralConfig, transformers.MixtralForCausalLM),
     "qwen3_moe": Family(transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
     "gemma3": Family(transformers.Gemma3TextConfig, transformers.Gemma3ForCausalLM, settings={"pad_token_id": None}),
+    "gpt_oss": Family(transformers.GptOssConfig, transformers.GptOssForCausalLM),
     "olmoe": Family(transformers.OlmoeConfig, transformers.OlmoeForCausalLM, settings={"pad_token_id": None}),
 }
 
@@ -336,6 +337,12 @@ CASES = (
         seq=64,
         optimizer=ten_steps(1.31),
     ),
+    # gpt-oss: sinks, biases everywhere, joined experts of alternating columns, a window in the first of two layers, YaRN.
+    Case("gptoss-a", 20240701, LLAMA_SHAPE | {
+        "hidden_size": 32, "intermediate_size": 24, "head_dim": 10, "num_local_experts": 5, "num_experts_per_tok": 2,
+        "sliding_window": 9, "rope_parameters": {"rope_type": "yarn", "rope_theta": 150.0, "factor": 4.0, "beta_fast": 8.0,
+                                                 "original_max_position_embeddings": 16, "truncate": False}},
+        0.17, False, 2, 2, 64, ten_steps(1.6), "gpt_oss"),
     # Gemma 3: windows in two layers, whose rotary positions have a base of their own and no scaling.
     Case(
         name="gemma3-a",
@@ -417,12 +424,8 @@ def write_json(path, content):
 
 
 def versions():
-    return {
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "numpy": numpy.__version__,
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-    }
+    return {"torch": torch.__version__, "transformers": transformers.__version__, "numpy": numpy.__version__,
+            "cpu_capability": torch.backends.cpu.get_cpu_capability()}
 
 
 def splitmix64(values):
@@ -552,10 +555,8 @@ class Run:
         self.model.to(dtype)
         self.compute = {name.removeprefix(case.prefix): parameter for name, parameter in self.model.named_parameters()}
         o = case.optimizer
-        groups = [
-            {"params": [p for p in self.master.values() if p.ndim >= 2], "weight_decay": o.weight_decay},
-            {"params": [p for p in self.master.values() if p.ndim < 2], "weight_decay": 0.0},
-        ]
+        groups = [{"params": [p for name, p in self.master.items() if decays(name, p) == decayed],
+                   "weight_decay": o.weight_decay if decayed else 0.0} for decayed in (True, False)]
         self.adamw = torch.optim.AdamW(groups, lr=o.lr, betas=(o.beta1, o.beta2), eps=o.eps, foreach=False)
 
     def result(self, micro_batch):

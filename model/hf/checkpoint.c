@@ -360,6 +360,7 @@ struct sw_checkpoint {
     bool frozen_only; /* only frozen tensors are matched and read */
     bool quiet;       /* what is left out is not logged */
     struct sw_quantization quantization;
+    struct sw_transposed_expert *transposed;
     const char **known; /* the names of the model's tensors without the root, sorted; the units own them */
     int64_t known_count;
     int64_t experts;                 /* the number that the model has; 0: none */
@@ -554,6 +555,7 @@ static sw_status match_tensor(const struct sw_checkpoint *checkpoint, const char
                               const struct sw_tensor *tensor, struct sw_stored_tensor *out) {
     find_stored(checkpoint, tensor, out);
     const bool own = out->values != NULL;
+    out->transposed = checkpoint->transposed;
     if (!own)
         SW_TRY(find_joined(checkpoint, folder, tensor, out));
     if (out->values == NULL)
@@ -738,6 +740,8 @@ static sw_status open_folder(const char *folder, const struct sw_units *units, b
     if (status == SW_OK)
         status = sw_quantization_load(folder, &checkpoint->quantization);
     if (status == SW_OK)
+        status = sw_transposed_expert_create(&checkpoint->transposed);
+    if (status == SW_OK)
         status = checkpoint_names_create(checkpoint->tensors, folder, checkpoint->root, checkpoint->quantization.format,
                                          quiet, &checkpoint->names);
     if (status == SW_OK)
@@ -778,6 +782,7 @@ void sw_checkpoint_close(struct sw_checkpoint *checkpoint) {
     free(checkpoint->known);
     free(checkpoint->first_grain);
     checkpoint_names_destroy(checkpoint->names);
+    sw_transposed_expert_destroy(checkpoint->transposed);
     if (checkpoint->tensors != NULL)
         sw_safetensors_close(checkpoint->tensors);
     free(checkpoint);

@@ -81,6 +81,23 @@
         .rope = {.theta = 1000000.0, .truncate = true},                                                                \
     }
 
+/* gpt-oss: every second layer attends to all tokens, the others to a window. */
+#define EVERY_SECOND UINT64_C(0xaaaaaaaaaaaaaaaa)
+#define GPT_OSS(layers_, experts_)                                                                                     \
+    {                                                                                                                  \
+        .family = "gpt_oss", LLAMA_SWITCHES, .vocab = 201088, .hidden = 2880, .layers = (layers_), .heads = 64,        \
+        .kv_heads = 8, .head_dim = 64, .max_positions = 131072, .norm_epsilon = 1e-5, .qkv_bias = true,                \
+        .projection_bias = true, .experts = (experts_), .chosen_experts = 4, .expert_ffn = 2880,                       \
+        .joined_experts = true, .normalises_chosen = true, .router_aux_loss = 0.9, .window = 128,                      \
+        .full_layers = {EVERY_SECOND & ((UINT64_C(1) << (layers_)) - 1)},                                              \
+        .rope = {.kind = SW_ROPE_YARN,                                                                                 \
+                 .theta = 150000.0,                                                                                    \
+                 .factor = 32.0,                                                                                       \
+                 .beta_fast = 32.0,                                                                                    \
+                 .beta_slow = 1.0,                                                                                     \
+                 .original_positions = 4096},                                                                          \
+    }
+
 enum { GEMMA3_TEXT_VOCAB = 262144, GEMMA3_VOCAB = 262208 };
 enum { GPT2_VOCAB = 50257, BYTE_VOCAB = 256, LLAMA_VOCAB = 128256, QWEN_VOCAB = 151936, QWEN_LARGE_VOCAB = 152064 };
 
@@ -147,6 +164,8 @@ static const struct sw_preset presets[] = {
       .expert_ffn = 768,
       .normalises_chosen = true,
       .rope = {.theta = 1000000.0, .truncate = true}}},
+    {"gpt-oss-20b", "20.9B parameters, 4.19B of them for each token, gpt-oss 20B", GPT_OSS(24, 32)},
+    {"gpt-oss-120b", "117B parameters, 5.71B of them for each token, gpt-oss 120B", GPT_OSS(36, 128)},
 };
 enum { PRESET_COUNT = sizeof presets / sizeof presets[0] };
 

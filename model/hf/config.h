@@ -58,7 +58,10 @@ struct sw_model_config {
     /* A mixture of experts: each token goes through the chosen_experts with the largest router logits, and their
      * results are added, weighted by the softmax of all logits; ffn is 0 then. experts 0: the MLP is dense. */
     int64_t experts, chosen_experts;
-    int64_t expert_ffn;     /* width of an expert's inner layer */
+    int64_t expert_ffn; /* width of an expert's inner layer */
+    /* gpt-oss: all experts of a layer are one tensor of each kind, [experts, in, out], and have biases. Gates and
+     * values are one matrix whose columns alternate between the two, and the inner layer is sw_clamped_forward's. */
+    bool joined_experts;
     bool normalises_chosen; /* the weights of the chosen experts are divided by their sum */
     bool balances_experts;  /* output_router_logits: training adds the loss that balances the experts' load */
     double router_aux_loss; /* router_aux_loss_coef: the factor of that loss */

@@ -26,7 +26,7 @@ int sw_block_pieces(const struct sw_model_config *config, enum sw_block_tensor t
     const struct sw_tensor_piece *piece = family->names->piece[tensor];
     int count = 0;
     if (tensor == EXPERTS)
-        return EXPERT_MATRICES * (int)config->experts;
+        return config->joined_experts ? 0 : EXPERT_MATRICES * (int)config->experts;
     while (count < SW_MOST_PIECES && piece[count].name != NULL &&
            (piece[count].when == 0 || *(const bool *)((const char *)config + piece[count].when)))
         count++;

@@ -42,18 +42,25 @@ enum sw_block_tensor {
     QKV_BIAS,
     Q_NORM,
     K_NORM,
+    SINKS,
     PROJECTION_WEIGHT,
     PROJECTION_BIAS,
     ATTENTION_RESULT_NORM,
     NORM2_SCALE,
     NORM2_BIAS,
     ROUTER,
+    ROUTER_BIAS,
     UP_WEIGHT,
     UP_BIAS,
     DOWN_WEIGHT,
     DOWN_BIAS,
     MLP_RESULT_NORM,
     EXPERTS,
+    /* The experts of a layer where they are joined. */
+    JOINED_UP,
+    JOINED_UP_BIAS,
+    JOINED_DOWN,
+    JOINED_DOWN_BIAS,
     BLOCK_TENSORS
 };
 
@@ -125,7 +132,7 @@ const char *sw_config_show(const json_t *value, char buffer[SW_SHOWN_CHARS]);
 /* Every family, in the order in which messages name them. */
 #define SW_FAMILIES(entry)                                                                                             \
     entry(gpt2) entry(llama) entry(mistral) entry(qwen2) entry(qwen3) entry(phi3) entry(mixtral) entry(qwen3_moe)      \
-        entry(olmoe) entry(gemma3_text)
+        entry(olmoe) entry(gpt_oss) entry(gemma3_text)
 #define SW_DECLARE_FAMILY(name) extern const struct sw_family sw_##name##_family;
 SW_FAMILIES(SW_DECLARE_FAMILY)
 #undef SW_DECLARE_FAMILY

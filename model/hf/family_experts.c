@@ -66,16 +66,21 @@ static const char *const experts_harmless[] = {"pretraining_tp", NULL};
 /* No layer has the dense MLP that intermediate_size describes, and a window is that of all layers. */
 static const char *const qwen3_moe_harmless[] = {"intermediate_size", "max_window_layers", NULL};
 
-/* Checks what the router chooses, and reads everything else as for Llama. */
-static sw_status derive_experts(const struct sw_family *family, const json_t *root, const char *origin,
-                                struct sw_model_config *out) {
+sw_status sw_family_check_experts(const json_t *root, const char *origin, const struct sw_model_config *config) {
     const json_t *local = sw_config_field_of(root, "num_local_experts"), *all = sw_config_field_of(root, "num_experts");
     if (local != NULL && all != NULL && json_integer_value(local) != json_integer_value(all))
         return sw_fail(SW_ERR_ARG, "%s: 'num_local_experts' is %lld but 'num_experts' is %lld; they must be equal",
                        origin, (long long)json_integer_value(local), (long long)json_integer_value(all));
-    if (out->chosen_experts > out->experts)
+    if (config->chosen_experts > config->experts)
         return sw_fail(SW_ERR_ARG, "%s: 'num_experts_per_tok' is %lld, and the model has %lld experts", origin,
-                       (long long)out->chosen_experts, (long long)out->experts);
+                       (long long)config->chosen_experts, (long long)config->experts);
+    return SW_OK;
+}
+
+/* Checks what the router chooses, and reads everything else as for Llama. */
+static sw_status derive_experts(const struct sw_family *family, const json_t *root, const char *origin,
+                                struct sw_model_config *out) {
+    SW_TRY(sw_family_check_experts(root, origin, out));
     return sw_family_derive_llama(family, root, origin, out);
 }
 

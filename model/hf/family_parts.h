@@ -94,6 +94,9 @@ int64_t sw_family_full_in_front(const struct sw_model_config *config);
 sw_status sw_family_read_layer_types(const json_t *types, const char *origin, struct sw_model_config *out);
 int sw_family_write_layer_types(json_t *root, const struct sw_model_config *config);
 
+/* Refuses two different numbers of experts, and more chosen experts than there are. */
+sw_status sw_family_check_experts(const json_t *root, const char *origin, const struct sw_model_config *config);
+
 /* Functions of Llama and Mistral, which other families call in theirs. */
 sw_status sw_family_derive_heads(const struct sw_family *family, const json_t *root, const char *origin,
                                  struct sw_model_config *out);

@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <limits.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -175,6 +176,8 @@ static sw_status open_mxfp4(const char *folder, const struct sw_tensor *tensor, 
     int64_t dim[SW_TENSOR_MAX_DIMS + 1];
     const int dims = tensor->dims;
     memcpy(dim, tensor->dim, sizeof tensor->dim);
+    if (out->rows > 0)
+        dim[1] = out->rows;
     if (strcmp(out->values->type_name, "U8") != 0)
         return refuse_type(folder, out->values, "U8");
     if (!is_exponents(out->scales))
@@ -195,7 +198,9 @@ sw_status sw_stored_tensor_open(const struct sw_quantization *quantization, stru
                                 const char *folder, const struct sw_tensor *tensor, struct sw_stored_tensor *out) {
     assert(out->values != NULL && out->scales != NULL);
     out->format = quantization->format;
-    out->cols = tensor->dim[tensor->dims - 1];
+    const bool transposed = out->format == SW_BASE_MXFP4 && tensor->in_first;
+    out->cols = tensor->dim[transposed ? 1 : tensor->dims - 1];
+    out->rows = transposed ? tensor->dim[2] : 0;
     return out->format == SW_BASE_FP8 ? open_fp8(quantization, tensors, folder, tensor, out)
                                       : open_mxfp4(folder, tensor, out);
 }
@@ -237,10 +242,82 @@ static sw_status read_mxfp4(struct sw_safetensors *tensors, const struct sw_stor
     return SW_OK;
 }
 
+struct sw_transposed_expert {
+    pthread_mutex_t lock;
+    const struct sw_safetensor *values; /* the tensor and the number of the expert whose matrix `value` has */
+    int64_t number, capacity;           /* capacity: elements that `value` has room for */
+    float *value;
+};
+
+sw_status sw_transposed_expert_create(struct sw_transposed_expert **out) {
+    *out = calloc(1, sizeof **out);
+    if (*out == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to read experts");
+    pthread_mutex_init(&(*out)->lock, NULL);
+    return SW_OK;
+}
+
+void sw_transposed_expert_destroy(struct sw_transposed_expert *expert) {
+    if (expert == NULL)
+        return;
+    pthread_mutex_destroy(&expert->lock);
+    free(expert->value);
+    free(expert);
+}
+
+static sw_status make_room(struct sw_transposed_expert *expert, int64_t elems) {
+    if (expert->capacity >= elems)
+        return SW_OK;
+    float *grown = realloc(expert->value, (size_t)elems * sizeof *grown);
+    if (grown == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the matrix of an expert");
+    expert->value = grown;
+    expert->capacity = elems;
+    return SW_OK;
+}
+
+/* Reads the matrix of an expert, and transposes it. */
+static sw_status read_expert(struct sw_safetensors *tensors, const struct sw_stored_tensor *stored, int64_t number,
+                             struct sw_transposed_expert *expert) {
+    const int64_t rows = stored->rows, cols = stored->cols, first = number * rows * cols;
+    float values[READ_ELEMS];
+    expert->values = NULL;
+    SW_TRY(make_room(expert, rows * cols));
+    for (int64_t done = 0, now; done < rows * cols; done += now) {
+        now = sw_min_i64(rows * cols - done, READ_ELEMS);
+        SW_TRY(read_mxfp4(tensors, stored, first + done, now, values));
+        for (int64_t i = 0; i < now; i++)
+            expert->value[(done + i) % cols * rows + (done + i) / cols] = values[i];
+    }
+    expert->values = stored->values;
+    expert->number = number;
+    return SW_OK;
+}
+
+static sw_status read_transposed(struct sw_safetensors *tensors, const struct sw_stored_tensor *stored, int64_t first,
+                                 int64_t count, float *out) {
+    struct sw_transposed_expert *expert = stored->transposed;
+    const int64_t elems = stored->rows * stored->cols;
+    sw_status status = SW_OK;
+    pthread_mutex_lock(&expert->lock);
+    for (int64_t done = 0, now; status == SW_OK && done < count; done += now) {
+        const int64_t number = (first + done) / elems, within = (first + done) % elems;
+        now = sw_min_i64(count - done, elems - within);
+        if (expert->values != stored->values || expert->number != number)
+            status = read_expert(tensors, stored, number, expert);
+        if (status == SW_OK)
+            memcpy(out + done, expert->value + within, (size_t)now * sizeof *out);
+    }
+    pthread_mutex_unlock(&expert->lock);
+    return status;
+}
+
 sw_status sw_stored_tensor_read(struct sw_safetensors *tensors, const struct sw_stored_tensor *stored, int64_t first,
                                 int64_t count, float *out) {
     if (stored->format == SW_BASE_TYPED)
         return sw_safetensors_read_f32(tensors, stored->values, stored->first + first, count, out);
+    if (stored->rows > 0)
+        return read_transposed(tensors, stored, first, count, out);
     for (int64_t done = 0, now; done < count; done += now) {
         now = sw_min_i64(count - done, READ_ELEMS);
         SW_TRY((stored->format == SW_BASE_FP8 ? read_fp8 : read_mxfp4)(tensors, stored, first + done, now, out + done));
@@ -268,6 +345,9 @@ sw_status sw_stored_tensor_take(struct sw_safetensors *tensors, const struct sw_
 sw_status sw_stored_tensor_announce(struct sw_safetensors *tensors, const struct sw_stored_tensor *stored,
                                     int64_t first, int64_t count, int64_t position, bool *out_taken) {
     const int64_t end = first + count;
+    *out_taken = true;
+    if (stored->rows > 0) /* read on demand, a whole matrix at a time */
+        return SW_OK;
     if (stored->format != SW_BASE_MXFP4)
         return sw_safetensors_announce(tensors, stored->values, stored->first + first, count, position, out_taken);
     const int64_t byte = first / 2, group = first / SW_MXFP4_BLOCK_ELEMS;

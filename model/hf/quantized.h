@@ -29,6 +29,12 @@ sw_status sw_quantization_load(const char *folder, struct sw_quantization *out);
 /* Returns what follows a matrix's name in the names of its codes and scales; ended by NULL. */
 const char *const *sw_quantization_endings(sw_base_format format);
 
+/* The matrix of an expert that was read last, transposed: MXFP4 has a tensor of experts [experts, out, in] and the
+ * model [experts, in, out], so that an element's neighbours come from all of the matrix. One thread at a time reads. */
+struct sw_transposed_expert;
+sw_status sw_transposed_expert_create(struct sw_transposed_expert **out);
+void sw_transposed_expert_destroy(struct sw_transposed_expert *expert);
+
 /* How a folder keeps a tensor of the model. */
 struct sw_stored_tensor {
     const struct sw_safetensor *values;        /* numbers, or codes; NULL: the tensor is not read */
@@ -38,10 +44,13 @@ struct sw_stored_tensor {
     int64_t cols;                              /* elements of a row of the whole tensor */
     int64_t block_rows, block_cols, grid_cols; /* fp8: elements that share a scale, and scales of a row of blocks */
     float *scale;                              /* fp8: the scales; owned; else NULL */
+    int64_t rows;                              /* rows of each matrix of a tensor of experts that the model has
+                                                  transposed; 0: it is stored as the model has it */
+    struct sw_transposed_expert *transposed;   /* with rows: borrowed, and shared by tensors */
 };
 
-/* Fills in *out for codes and scales that were found. Refuses other types and shapes than the tensor's, and scales that
- * are not finite. The caller releases *out, also after a failure. */
+/* Fills in *out for codes and scales that were found; out->transposed is set before. Refuses other types and shapes
+ * than the tensor's, and scales that are not finite. The caller releases *out, also after a failure. */
 sw_status sw_stored_tensor_open(const struct sw_quantization *quantization, struct sw_safetensors *tensors,
                                 const char *folder, const struct sw_tensor *tensor, struct sw_stored_tensor *out);
 void sw_stored_tensor_release(struct sw_stored_tensor *stored);

@@ -65,6 +65,7 @@ struct sw_tensor {
     double lr_scale;                 /* factor of the learning rate; 0 stands for 1 */
     bool typed;                      /* stays in the compute type, out of a quantized base */
     bool frozen;                     /* training does not change it; set before the units are sealed */
+    bool in_first;                   /* matrices of experts, [experts, in, out], which MXFP4 keeps [experts, out, in] */
     bool added;                      /* training adds it to the model, whose checkpoints do not have it */
 };
 

@@ -93,6 +93,29 @@ static void mixtures_of_experts_are_read(void **state) {
     assert_true(c.experts == 64 && c.chosen_experts == 8 && c.expert_ffn == 80 && c.joint_qk_norm && c.qk_norm);
 }
 
+/* The form in which gpt-oss was published, and what a shorter file means. */
+static void gpt_oss_is_read(void **state) {
+    (void)state;
+    struct sw_model_config c = parse(MODEL(
+        "gpt_oss", ", \"num_local_experts\": 6, \"num_experts_per_tok\": 3, \"experts_per_token\": 3,"
+                   "\"initial_context_length\": 16, \"swiglu_limit\": 7.0, \"sliding_window\": 9, \"head_dim\": 12,"
+                   "\"rope_theta\": 150000, \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0,"
+                   "\"beta_fast\": 32.0, \"beta_slow\": 1.0, \"original_max_position_embeddings\": 16,"
+                   "\"truncate\": false}, \"router_aux_loss_coef\": 0.9, \"attention_bias\": true,"
+                   "\"quantization_config\": {\"quant_method\": \"mxfp4\"}" LAYERS(SLIDING, FULL, SLIDING, FULL)));
+    assert_true(c.experts == 6 && c.chosen_experts == 3 && c.expert_ffn == 80 && c.ffn == 0 && c.joined_experts);
+    assert_true(c.window == 9 && c.full_layers[0] == 10 && c.head_dim == 12 && c.qkv_bias && c.projection_bias);
+    assert_true(c.rope.kind == SW_ROPE_YARN && c.rope.factor == 4.0 && !c.rope.truncate && c.router_aux_loss == 0.9);
+    c = parse(MODEL("gpt_oss", ""));
+    assert_true(c.experts == 128 && c.chosen_experts == 4 && c.head_dim == 64 && c.window == 128 &&
+                c.normalises_chosen);
+    assert_true(c.full_layers[0] == 10 && c.rope.kind == SW_ROPE_YARN && c.rope.theta == 150000.0);
+    assert_true(c.rope.factor == 32.0 && c.rope.original_positions == 4096 && !c.rope.truncate && !c.tied_embeddings);
+    c = parse(MODEL("gpt_oss", ", \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 50},"
+                               "\"sliding_window\": null, \"attention_bias\": false"));
+    assert_true(c.rope.kind == SW_ROPE_DEFAULT && c.rope.theta == 50.0 && c.window == 0 && !c.qkv_bias);
+}
+
 #define GEMMA_LAYERS(full, window) "\"full_attention\": {" full "}, \"sliding_attention\": {" window "}"
 
 /* The form in which Gemma 3 was published, and that of newer versions of transformers. */
@@ -244,6 +267,11 @@ static const struct {
      "has 'other'"},
     {MODEL("gemma3", ", \"text_config\": {\"model_type\": \"gemma3_text\"}"), SW_ERR_UNSUPPORTED,
      "more than text ('gemma3'), whose language model ('gemma3_text')"},
+    {MODEL("gpt_oss", ", \"swiglu_limit\": 5.0"), SW_ERR_UNSUPPORTED, "'swiglu_limit' is 5"},
+    {MODEL("gpt_oss", ", \"swiglu_alpha\": 1.0"), SW_ERR_UNSUPPORTED, "it must be 1.702"},
+    {MODEL("gpt_oss", ", \"num_experts_per_tok\": 9, \"num_local_experts\": 8"), SW_ERR_ARG, "the model has 8 experts"},
+    {MODEL("gpt_oss", ", \"hidden_act\": \"gelu\""), SW_ERR_UNSUPPORTED, "'hidden_act' is \"gelu\""},
+    {MODEL("gpt_oss", ", \"sliding_window\": 0"), SW_ERR_ARG, "'sliding_window' is 0"},
     {MODEL("olmoe", ", \"clip_qkv\": 8.0"), SW_ERR_UNSUPPORTED, "'clip_qkv' is 8"},
     {MODEL("qwen2", LAYERS(FULL, "linear_attention", FULL, FULL)), SW_ERR_UNSUPPORTED, "for layer 1"},
 };
@@ -279,6 +307,7 @@ static void assert_round_trip(const struct sw_model_config *config) {
     assert_true(back.balances_experts == config->balances_experts && back.router_aux_loss == config->router_aux_loss);
     assert_int_equal(back.expert_ffn, config->expert_ffn);
     assert_int_equal(back.normalises_chosen, config->normalises_chosen);
+    assert_int_equal(back.joined_experts, config->joined_experts);
     assert_int_equal(back.norm_of_results, config->norm_of_results);
     assert_int_equal(back.norm_from_one, config->norm_from_one);
     assert_int_equal(back.scaled_embedding, config->scaled_embedding);
@@ -298,8 +327,9 @@ static void assert_round_trip(const struct sw_model_config *config) {
     free(again);
 }
 
-static const char *const golden[] = {"llama-a", "llama-b", "llama-long", "mistral-a",   "qwen2-a", "qwen3-a",
-                                     "qwen3-b", "phi3-a",  "mixtral-a",  "qwen3-moe-a", "olmoe-a", "gemma3-a"};
+static const char *const golden[] = {"llama-a", "llama-b",  "llama-long", "mistral-a", "qwen2-a",
+                                     "qwen3-a", "qwen3-b",  "phi3-a",     "mixtral-a", "qwen3-moe-a",
+                                     "olmoe-a", "gemma3-a", "gptoss-a"};
 enum { GOLDEN = sizeof golden / sizeof golden[0], FILE_BYTES = 1 << 20 };
 
 static const char *golden_folder(int i, char path[SUPPORT_PATH_CHARS]) {
@@ -345,7 +375,8 @@ static void presets_have_their_parameters(void **state) {
         {"mixtral-8x22b", INT64_C(140620634112)}, {"qwen3-30b-a3b", INT64_C(30532122624)},
         {"gemma3-270m", INT64_C(268098176)},      {"gemma3-1b", INT64_C(999885952)},
         {"gemma3-4b", INT64_C(3880263168)},       {"gemma3-12b", INT64_C(11766034176)},
-        {"gemma3-27b", INT64_C(27009346304)},
+        {"gemma3-27b", INT64_C(27009346304)},     {"gpt-oss-20b", INT64_C(20914757184)},
+        {"gpt-oss-120b", INT64_C(116829156672)},
     };
     for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++) {
         struct sw_model_config config;
@@ -497,6 +528,22 @@ static void blocks_with_experts_are_not_cut_into_tiles(void **state) {
                            "--tiles 2 is not supported for mixtral, whose blocks have experts", "tiles of ranks");
 }
 
+static void joined_experts_are_not_shared_out(void **state) {
+    (void)state;
+    struct sw_model_config config = parse(MODEL("gpt_oss", ", \"num_local_experts\": 8"));
+    const struct sw_model_group group = {.ranks = 2, .experts = true};
+    struct sw_units *units;
+    support_expect_failure(sw_model_units(&config, 2, SW_OPTIMIZER_FP32, NULL, &units), SW_ERR_UNSUPPORTED,
+                           "--tiles 2 is not supported for gpt_oss, whose blocks have experts", "tiles");
+    support_expect_failure(sw_model_rank_units(&config, 2, 0, 1, SW_OPTIMIZER_FP32, NULL, &units), SW_ERR_UNSUPPORTED,
+                           "--tensor 2 is not supported for gpt_oss, which has all experts of a layer in one tensor",
+                           "ranks");
+    support_expect_failure(sw_model_group_units(&config, &group, 1, SW_OPTIMIZER_FP32, NULL, &units),
+                           SW_ERR_UNSUPPORTED, "--experts 2 is not supported for gpt_oss", "ranks with experts");
+    support_expect_failure(sw_model_group_experts(&config, 4), SW_ERR_UNSUPPORTED,
+                           "--expert-group 4 is not supported for gpt_oss", "experts as units");
+}
+
 /* One grouped product takes all experts' matrices of one kind; gate and up are one matrix. Frozen experts lie apart, in
  * a run of their own. */
 static void experts_lie_at_one_stride(void **state) {
@@ -564,6 +611,7 @@ int main(void) {
         cmocka_unit_test(relatives_differ_as_they_do),
         cmocka_unit_test(mixtures_of_experts_are_read),
         cmocka_unit_test(gemma_3_is_read),
+        cmocka_unit_test(gpt_oss_is_read),
         cmocka_unit_test(fields_without_effect_are_passed_over),
         cmocka_unit_test(absent_key_value_heads_are_the_family_s),
         cmocka_unit_test(rotary_scalings_are_read),
@@ -576,6 +624,7 @@ int main(void) {
         cmocka_unit_test(fused_matrices_are_not_cut),
         cmocka_unit_test(norms_of_results_refuse_parts),
         cmocka_unit_test(blocks_with_experts_are_not_cut_into_tiles),
+        cmocka_unit_test(joined_experts_are_not_shared_out),
         cmocka_unit_test(experts_lie_at_one_stride),
         cmocka_unit_test(frequencies_are_scaled),
     };

@@ -84,6 +84,11 @@ def norm_centre(config):
     return 0.0 if config.model_type == "gemma3_text" else 1.0
 
 
+def decays(name, parameter):
+    """Tells whether weight decay applies. The biases of gpt-oss's experts are rows of a matrix."""
+    return parameter.ndim >= 2 and not name.endswith("_bias")
+
+
 def make_model(config, seed, folder):
     generator = torch.Generator().manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
@@ -108,7 +113,10 @@ EXPERT_MATRICES = {"mixtral": ("w1", "w3", "w2")}
 
 
 def as_saved(config, tensors):
-    """Names tensors as a checkpoint does: transformers keeps the matrices of all experts of a layer in two tensors."""
+    """Names tensors as a checkpoint does: transformers keeps the matrices of all experts of a layer in two tensors, and
+    only checkpoints of gpt-oss do so too."""
+    if config.model_type == "gpt_oss":
+        return tensors
     gate, up, down = EXPERT_MATRICES.get(config.model_type, ("gate_proj", "up_proj", "down_proj"))
     mlp = "block_sparse_moe" if config.model_type == "mixtral" else "mlp"
     saved = {}
@@ -164,8 +172,8 @@ class Torch:
         return total
 
     def train(self, tokens, steps):
-        groups = [{"params": [p for p in self.master.values() if p.ndim >= 2], "weight_decay": DECAY},
-                  {"params": [p for p in self.master.values() if p.ndim < 2], "weight_decay": 0.0}]
+        groups = [{"params": [p for name, p in self.master.items() if decays(name, p) == decayed],
+                   "weight_decay": DECAY if decayed else 0.0} for decayed in (True, False)]
         adamw = torch.optim.AdamW(groups, lr=LR, betas=BETAS, eps=EPS)
         losses, norms = [], []
         for _ in range(steps):

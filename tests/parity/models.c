@@ -459,12 +459,12 @@ static const struct {
     const char *name;
     int64_t tiles;
     bool experts;
-} families[] = {{"llama-a", 4, false},          {"llama-b", 2, false},     {"llama-long", 0, false},
-                {"mistral-a", 2, false},        {"qwen2-a", 2, false},     {"qwen3-a", 1, false},
-                {"qwen3-b", 1, false},          {"phi3-a", 1, false},      {"mixtral-a", 1, true},
-                {"mixtral-balanced", 1, true},  {"qwen3-moe-a", 1, true},  {"olmoe-a", 1, true},
-                {"gemma3-a", 1, false},         {"mixtral-all", 1, false}, {"gpt2-documents", 2, false},
-                {"mistral-documents", 2, false}};
+} families[] = {{"llama-a", 4, false},           {"llama-b", 2, false},     {"llama-long", 0, false},
+                {"mistral-a", 2, false},         {"qwen2-a", 2, false},     {"qwen3-a", 1, false},
+                {"qwen3-b", 1, false},           {"phi3-a", 1, false},      {"mixtral-a", 1, true},
+                {"mixtral-balanced", 1, true},   {"qwen3-moe-a", 1, true},  {"olmoe-a", 1, true},
+                {"gemma3-a", 1, false},          {"mixtral-all", 1, false}, {"gpt2-documents", 2, false},
+                {"mistral-documents", 2, false}, {"gptoss-a", 1, true}};
 
 static void families_in_fp32(void **state) {
     (void)state;
