@@ -171,7 +171,19 @@ static sw_status fill(void *context, int64_t unit, int64_t first, int64_t count,
     return sw_unit_walk(&self->plain->unit[unit], first, count, add_run, &addition);
 }
 
+/* Refuses units whose joined experts are the base as MXFP4 stores them: the model has them transposed. */
+static sw_status check_experts(const struct sw_merge_spec *spec) {
+    if (!spec->config->joined_experts || spec->units->base != SW_BASE_MXFP4)
+        return SW_OK;
+    return sw_fail(SW_ERR_UNSUPPORTED,
+                   "adapters beside a base in --base-format mxfp4 are not merged into %s, which keeps its experts "
+                   "transposed there; leave out --merge, and merge the adapter's folder with spillway export MODEL OUT "
+                   "--adapter FOLDER --merge",
+                   spec->config->family);
+}
+
 sw_status sw_merge_open(const struct sw_merge_spec *spec, struct sw_merge **out) {
+    SW_TRY(check_experts(spec));
     struct sw_merge *self = calloc(1, sizeof *self);
     sw_status status = self != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to merge adapters");
     if (status == SW_OK) {

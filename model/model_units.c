@@ -419,12 +419,24 @@ static sw_status check_tiles(const struct sw_model_config *c, int ranks, int64_t
                    most == 1 ? "" : "one of ", divisors);
 }
 
+/* Refuses to train something else than adapters beside joined experts in MXFP4: an export of the whole model would have
+ * them transposed. */
+static sw_status check_as_stored(const struct sw_model_config *c, const struct sw_tuning *tuning) {
+    if (!c->joined_experts || !sw_tuning_freezes(tuning) || tuning->base != SW_BASE_MXFP4 || tuning->lora.rank > 0)
+        return SW_OK;
+    return sw_fail(SW_ERR_UNSUPPORTED,
+                   "--base-format mxfp4 works with --lora and not with --freeze for %s, which keeps its experts "
+                   "transposed in mxfp4; give --lora, or leave --base-format out",
+                   c->family);
+}
+
 static sw_status make_units(const struct sw_model_config *config, const struct sw_cut *cut,
                             sw_optimizer_format optimizer, const struct sw_tuning *tuning, struct sw_units **out) {
     struct sw_units *units;
     const int64_t block_units = cut->expert_units > 0    ? 1 + cut->expert_units
                                 : sw_cut_parts(cut) == 1 ? 1
                                                          : 2 * cut->tiles;
+    SW_TRY(check_as_stored(config, tuning));
     SW_TRY(sw_units_create(config->layers * block_units + 2, &units));
     units->tied = config->tied_embeddings;
     units->optimizer = optimizer;

@@ -551,6 +551,15 @@ static sw_status find_joined(const struct sw_checkpoint *checkpoint, const char 
                    sw_shape_text(values->dims, values->dim, stored), sw_shape_text(3, wanted, shape));
 }
 
+/* Fails for a tensor of the base that the folder has in another format than the base. */
+static sw_status fail_other_format(const struct sw_checkpoint *checkpoint, const char *folder,
+                                   const struct sw_tensor *tensor, const struct sw_stored_tensor *stored) {
+    return sw_fail(SW_ERR_ARG,
+                   "--base-format %s keeps matrices as they are stored, and '%s' in %s is stored as %s; leave it out, "
+                   "or take int8 or nf4",
+                   sw_base_format_name(checkpoint->units->base), tensor->name, folder, stored->values->type_name);
+}
+
 static sw_status match_tensor(const struct sw_checkpoint *checkpoint, const char *folder,
                               const struct sw_tensor *tensor, struct sw_stored_tensor *out) {
     find_stored(checkpoint, tensor, out);
@@ -573,6 +582,8 @@ static sw_status match_tensor(const struct sw_checkpoint *checkpoint, const char
                        "the tensor '%s' in %s has the type %s, and weights must be F32, F16 or BF16: convert them with "
                        "transformers' save_pretrained()",
                        out->values->name, folder, out->values->type_name);
+    if (checkpoint->units->base == SW_BASE_MXFP4 && tensor->dims == 3) /* laid out as MXFP4 has it */
+        return fail_other_format(checkpoint, folder, tensor, out);
     if (same_shape(tensor, out->values) || (!own && out->values->dims == 3))
         return SW_OK;
     char stored[SW_SHAPE_CHARS], wanted[SW_SHAPE_CHARS];
@@ -689,10 +700,7 @@ static sw_status check_base(const struct sw_checkpoint *checkpoint, const char *
             if (tensor->offset >= units->unit[u].base_grains * SW_GRAIN_ELEMS)
                 continue;
             if (stored->format != units->base)
-                return sw_fail(SW_ERR_ARG,
-                               "--base-format %s keeps matrices as they are stored, and '%s' in %s is stored as %s; "
-                               "leave it out, or take int8 or nf4",
-                               sw_base_format_name(units->base), tensor->name, folder, stored->values->type_name);
+                return fail_other_format(checkpoint, folder, tensor, stored);
             if (units->base == SW_BASE_FP8 && stored->block_cols % neighbours != 0 && stored->block_cols < stored->cols)
                 return sw_fail(SW_ERR_UNSUPPORTED,
                                "--base-format fp8 needs a scale for each %lld weights of a row, and '%s' in %s has one "

@@ -4,7 +4,8 @@
  *
  * In fp8, a matrix has its name and the type F8_E4M3, and its scales the same name with "_scale_inv" or "_scale". In
  * MXFP4 the name has "_blocks" for codes, [..., columns / 32, 16], of which two share a byte, the first in the lower
- * half; and "_scales" for a byte for each 32 columns. */
+ * half; and "_scales" for a byte for each 32 columns. Experts that are one tensor are [experts, out, in] there, and
+ * [experts, in, out] in the model, unless its base keeps them as they are stored. */
 #ifndef SW_MODEL_HF_QUANTIZED_H
 #define SW_MODEL_HF_QUANTIZED_H
 

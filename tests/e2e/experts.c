@@ -12,7 +12,14 @@
 #include "core/rng.h"
 #include "core/size.h"
 
-enum { RANDOM_RUNS = 12, UNIT_RUNS = 24, PLACE_CHARS = 160, PLACES = 1, UNIT_PLACES = 2 }; /* PLACES: random streams */
+enum {
+    RANDOM_RUNS = 12,
+    UNIT_RUNS = 24,
+    PLACE_CHARS = 160,
+    PLACES = 1,
+    UNIT_PLACES = 2,
+    JOINED_PLACES = 3
+}; /* PLACES: random streams */
 
 /* Trainings of the same numbers: with all experts, with frozen experts, whose matrices lie apart, and adapters. */
 static const struct {
@@ -180,6 +187,42 @@ static void experts_that_are_units_have_the_same_bits_everywhere(void **state) {
     }
 }
 
+/* The mixture with sinks, biases and experts that are joined. */
+static struct sw_model_config joined_config(void) {
+    struct sw_model_config config = same_expert_config;
+    strcpy(config.family, "gpt_oss");
+    config.qk_norm = false;
+    config.qkv_bias = config.projection_bias = config.joined_experts = true;
+    config.window = 7;
+    config.full_layers[0] = 2;
+    return config;
+}
+
+/* All trained, in fp32 and in bf16 with narrow state; the gates and the second block frozen; adapters beside a base in
+ * 4 bits, of which some experts at a time are unpacked. */
+static void joined_experts_have_the_same_bits_everywhere(void **state) {
+    static const struct sw_tuning tunings[] = {
+        {0},
+        {0},
+        {.freeze = "*.gate_up_proj*,blocks:1"},
+        {.lora = {.rank = 4, .targets = "attention"}, .base = SW_BASE_NF4},
+    };
+    const struct sw_model_config config = joined_config();
+    struct draws draws = {.stream = JOINED_PLACES};
+    for (size_t t = 0; t < sizeof tunings / sizeof tunings[0]; t++) {
+        struct harness_spec base = t == 1 ? same_narrow_spec(SW_BF16, SW_OPTIMIZER_8BIT, SW_ROUND_NEAREST)
+                                          : same_spec(t == 2 ? SW_BF16 : SW_F32);
+        struct same_trace reference;
+        same_use_experts(&base);
+        base.config = &config;
+        base.shape.tuning = tunings[t];
+        must(same_train(&base, false, &reference));
+        assert_true(isfinite(reference.loss[0]) && reference.grad_norm[0] > 0);
+        train_at_places(&base, &reference, RANDOM_RUNS / 2, *state, &draws);
+        same_free(&reference);
+    }
+}
+
 static void resume_with(const struct sw_model_config *config, const char *directory) {
     struct harness_spec spec = same_spec(SW_BF16);
     struct same_trace whole, parts;
@@ -195,8 +238,9 @@ static void resume_with(const struct sw_model_config *config, const char *direct
 }
 
 static void a_resumed_training_gives_the_same_bits(void **state) {
-    const struct sw_model_config grouped = grouped_config(2);
+    const struct sw_model_config grouped = grouped_config(2), joined = joined_config();
     resume_with(&same_expert_config, *state);
+    resume_with(&joined, *state);
     resume_with(&grouped, *state);
 }
 
@@ -370,6 +414,7 @@ static void experts_without_rows_are_only_decayed(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         in_directory(every_place_gives_the_same_bits),
+        in_directory(joined_experts_have_the_same_bits_everywhere),
         in_directory(experts_that_are_units_have_the_same_bits_everywhere),
         cmocka_unit_test(experts_that_are_units_have_the_same_gradients),
         in_directory(a_resumed_training_gives_the_same_bits),
