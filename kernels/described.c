@@ -82,8 +82,8 @@ static double grouped_flops(const struct sw_grouped_gemm *shape) {
 /* Its speed depends on the rows of an expert, so these are its first side. */
 static struct sw_op_size size_of_grouped(const struct sw_grouped_gemm *shape) {
     return (struct sw_op_size){.op = SW_DEVICE_GROUPED_GEMM,
-                               .kind =
-                                   shape->weight_gradient | shape->transpose_b << 1 | (shape->out != shape->in) << 3,
+                               .kind = shape->weight_gradient | shape->transpose_b << 1 | shape->accumulate << 2 |
+                                       (shape->out != shape->in) << 3,
                                .m = sw_div_up(sw_priced_rows(shape), shape->experts),
                                .n = shape->n,
                                .k = shape->k,

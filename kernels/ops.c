@@ -443,8 +443,10 @@ static void check_grouped(const struct sw_grouped_gemm *shape) {
     assert(shape->experts > 0 && shape->experts <= SW_MOST_EXPERTS && shape->rows >= 0 && shape->n > 0 && shape->k > 0);
     assert(shape->matrix_stride >= shape->n * shape->k || shape->experts == 1);
     assert(!shape->bias || (shape->out == shape->in && (shape->bias_stride >= shape->n || shape->experts == 1)));
-    assert(gradient ? shape->out == SW_F32 && !shape->bias && !shape->transpose_b
+    assert(gradient ? shape->out == SW_F32 && !shape->bias && !shape->transpose_b && !shape->accumulate
                     : shape->out == shape->in || shape->out == SW_F32);
+    assert(!(shape->bias && shape->accumulate) && (shape->c_stride == 0 || (!gradient && shape->c_stride >= shape->n)));
+    assert(shape->a_stride == 0 || shape->a_stride >= (gradient ? shape->n : shape->k));
     (void)gradient;
 }
 
@@ -458,7 +460,7 @@ static double grouped_gemm(const void *args) {
     assert(op->offset != NULL && op->a != NULL && op->b != NULL && op->c != NULL && (op->bias != NULL) == s->bias);
     if (s->weight_gradient)
         return bytes_of(s->in, rows * (n + k), 2.0 * matrices);
-    return bytes_of(s->in, rows * k + matrices, 0.0) + bytes_of(s->out, rows * n, 0.0);
+    return bytes_of(s->in, rows * k + matrices, 0.0) + bytes_of(s->out, rows * n * (s->accumulate ? 2.0 : 1.0), 0.0);
 }
 
 /* Returns the bytes of passes over the rows of experts with biases. */

@@ -698,13 +698,14 @@ struct sw_scale_rows_backward {
 /* Products of rows that are sorted by expert, each with the matrix of its expert. The rows of expert e are [offset[e],
  * offset[e + 1]) of a and c; other rows are neither read nor written.
  *
- * c[i] = a[i]·B_e + bias_e, with a [.., k] and c [.., n]; B_e is stored [k,n], or [n,k] with transpose_b. Matrix and
- * bias of expert e begin e·matrix_stride and e·bias_stride elements after those of the first. Types are as in struct
- * sw_gemm.
+ * c[i] = a[i]·B_e + bias_e (+ c[i] where accumulate), with a [.., k] and c [.., n]; B_e is stored [k,n], or [n,k] with
+ * transpose_b. Matrix and bias of expert e begin e·matrix_stride and e·bias_stride elements after those of the first.
+ * Types are as in struct sw_gemm, and accumulate excludes a bias. a_stride and c_stride are the elements from one row
+ * of a, and of c, to the next; 0: rows follow each other without a gap. Gaps are neither read nor written.
  *
  * weight_gradient: C_e [n,k] += the sum of a[i]ᵀ·b[i] over the rows of e, with a [.., n] of type `in`, b [.., k] of
  * type `in`, and C_e, fp32, e·matrix_stride elements after that of the first expert. An expert without rows keeps its
- * C_e.
+ * C_e. Neither accumulate, which is always so, nor c_stride is set.
  *
  * Sums are fp32. The result for an expert depends on its own operands only, to the bit: a call for a run of experts,
  * with `offset` at the first of them, gives what a call for all gives. It does not depend on the threads either. */
@@ -715,10 +716,19 @@ struct sw_grouped_gemm {
     bool weight_gradient;
     bool transpose_b;
     bool bias;
+    bool accumulate;
     sw_dtype in, out; /* out: SW_F32 for a weight gradient */
     int64_t matrix_stride, bias_stride;
+    int64_t a_stride, c_stride;
     int64_t likely_rows; /* the number of rows that prices count; 0: `rows` */
 };
+/* Return the elements from one row of a, and of c, to the next. */
+static inline int64_t sw_grouped_a_stride(const struct sw_grouped_gemm *shape) {
+    return shape->a_stride > 0 ? shape->a_stride : shape->weight_gradient ? shape->n : shape->k;
+}
+static inline int64_t sw_grouped_c_stride(const struct sw_grouped_gemm *shape) {
+    return shape->c_stride > 0 ? shape->c_stride : shape->n;
+}
 static inline int64_t sw_priced_rows(const struct sw_grouped_gemm *shape) {
     return shape->likely_rows > 0 ? shape->likely_rows : shape->rows;
 }

@@ -473,12 +473,18 @@ struct grouped {
 static struct sw_gemm product_of(const struct grouped *grouped, int64_t expert) {
     const struct sw_grouped_gemm *s = grouped->op->shape;
     const int64_t rows = grouped->op->offset[expert + 1] - grouped->op->offset[expert];
-    struct sw_gemm product = {.m = rows, .n = s->n, .k = s->k, .in = s->in, .out = s->out};
+    struct sw_gemm product = {.m = rows, .n = s->n, .k = s->k, .in = s->in, .out = s->out, .a_stride = s->a_stride};
+    if (s->weight_gradient) {
+        product.m = s->n;
+        product.n = s->k;
+        product.k = rows;
+        product.transpose_a = product.accumulate = true;
+        return product;
+    }
     product.transpose_b = s->transpose_b;
     product.bias = s->bias;
-    if (s->weight_gradient)
-        product = (struct sw_gemm){
-            .m = s->n, .n = s->k, .k = rows, .transpose_a = true, .accumulate = true, .in = s->in, .out = s->out};
+    product.accumulate = s->accumulate;
+    product.c_stride = s->c_stride;
     return product;
 }
 
@@ -544,16 +550,15 @@ static void do_expert_piece(const struct grouped *grouped, int64_t expert, int64
     const struct sw_gemm product = product_of(grouped, expert);
     const int64_t row = op->offset[expert], matrix = expert * s->matrix_stride;
     const int64_t in = sw_dtype_bytes(s->in), out = sw_dtype_bytes(s->out);
-    const int64_t a_cols = s->weight_gradient ? s->n : s->k;
     const struct call call = {
         .shape = &product,
         .pairs = grouped->pairs,
         .fetches = true,
         .grid = cut_grouped(grouped, &product),
-        .a = (const char *)op->a + row * a_cols * in,
+        .a = (const char *)op->a + row * sw_grouped_a_stride(s) * in,
         .b = (const char *)op->b + (s->weight_gradient ? row * s->k : matrix) * in,
         .bias = s->bias ? (const char *)op->bias + expert * s->bias_stride * in : NULL,
-        .c = (char *)op->c + (s->weight_gradient ? matrix : row * s->n) * out,
+        .c = (char *)op->c + (s->weight_gradient ? matrix : row * sw_grouped_c_stride(s)) * out,
         .scratch = scratch,
     };
     do_pieces(&call, index, index + 1, 0);

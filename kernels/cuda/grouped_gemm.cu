@@ -53,6 +53,7 @@ template <typename T> struct operands {
     const int32_t *offset;
     const T *a, *b, *bias;
     void *c;
+    int64_t a_stride, c_stride;
     bool aligned; /* every line of an operand begins at a whole vector */
 };
 
@@ -187,9 +188,9 @@ static __global__ void __launch_bounds__(TILE_THREADS, least_blocks<T>())
     if (first >= of.offset[expert + 1])
         return;
     const T *matrix = of.b + expert * s.matrix_stride;
-    const tile<T> t = {of.a + first * s.k,
+    const tile<T> t = {of.a + first * of.a_stride,
                        KIND == BY_COLUMNS ? matrix + first_col * s.k : matrix + first_col,
-                       s.k,
+                       of.a_stride,
                        KIND == BY_COLUMNS ? s.k : s.n,
                        of.offset[expert + 1] - first,
                        s.n - first_col,
@@ -199,13 +200,16 @@ static __global__ void __launch_bounds__(TILE_THREADS, least_blocks<T>())
     multiply_tile<T, KIND>(t, of.aligned, row, col, c);
     const T *bias = of.bias == NULL ? NULL : of.bias + expert * s.bias_stride + first_col;
     const bool is_wide = s.out == SW_F32;
-    const int64_t at = first * s.n + first_col;
+    const int64_t at = first * of.c_stride + first_col;
     write_sums(c, t, row, col, [&](int at_row, int at_col, float value) {
-        const float sum = bias == NULL ? value : value + sw_widen(bias[at_col]);
+        const int64_t to = at + at_row * of.c_stride + at_col;
+        float sum = bias == NULL ? value : value + sw_widen(bias[at_col]);
+        if (s.accumulate)
+            sum += is_wide ? ((const float *)of.c)[to] : sw_widen(((const T *)of.c)[to]);
         if (is_wide)
-            ((float *)of.c)[at + at_row * s.n + at_col] = sum;
+            ((float *)of.c)[to] = sum;
         else
-            sw_round(sum, (T *)of.c + at + at_row * s.n + at_col);
+            sw_round(sum, (T *)of.c + to);
     });
 }
 
@@ -216,9 +220,13 @@ static __global__ void __launch_bounds__(TILE_THREADS, least_blocks<T>())
     const sw_grouped_gemm &s = of.shape;
     const int64_t first_row = (int64_t)(blockIdx.x / col_tiles) * TILE;
     const int64_t first_col = (int64_t)(blockIdx.x % col_tiles) * TILE, first = of.offset[blockIdx.y];
-    const tile<T> t = {
-        of.a + first * s.n + first_row,   of.b + first * s.k + first_col, s.n, s.k, s.n - first_row, s.k - first_col,
-        of.offset[blockIdx.y + 1] - first};
+    const tile<T> t = {of.a + first * of.a_stride + first_row,
+                       of.b + first * s.k + first_col,
+                       of.a_stride,
+                       s.k,
+                       s.n - first_row,
+                       s.k - first_col,
+                       of.offset[blockIdx.y + 1] - first};
     if (t.terms == 0)
         return;
     const int warp = (int)threadIdx.x / SW_WARP, row = warp / 2 * WARP_SIDE, col = warp % 2 * WARP_SIDE;
@@ -230,9 +238,11 @@ static __global__ void __launch_bounds__(TILE_THREADS, least_blocks<T>())
 
 template <typename T> static void multiply(cudaStream_t stream, const sw_grouped_product *op) {
     const sw_grouped_gemm &s = *op->shape;
+    const int64_t a_stride = sw_grouped_a_stride(&s), c_stride = sw_grouped_c_stride(&s);
     const bool aligned = s.n % SW_ELEMS == 0 && s.k % SW_ELEMS == 0 && s.matrix_stride % SW_ELEMS == 0 &&
-                         sw_is_aligned(op->a) && sw_is_aligned(op->b);
-    const operands<T> of = {s, op->offset, (const T *)op->a, (const T *)op->b, (const T *)op->bias, op->c, aligned};
+                         a_stride % SW_ELEMS == 0 && sw_is_aligned(op->a) && sw_is_aligned(op->b);
+    const operands<T> of = {s,     op->offset, (const T *)op->a, (const T *)op->b, (const T *)op->bias,
+                            op->c, a_stride,   c_stride,         aligned};
     const unsigned along_n = sw_blocks(s.n, TILE), along_k = sw_blocks(s.k, TILE);
     const unsigned row_tiles = (unsigned)(s.rows / TILE + s.experts);
     if (s.weight_gradient)

@@ -247,13 +247,16 @@ static sw_status prepare_grouped_gemm(struct sw_device *device, const struct sw_
 /* Multiplies one row by the matrix of an expert. */
 static void multiply_row(const struct sw_grouped_product *op, int64_t e, int64_t row) {
     const struct sw_grouped_gemm *s = op->shape;
+    const int64_t a_row = row * sw_grouped_a_stride(s), c_row = row * sw_grouped_c_stride(s);
     for (int64_t col = 0; col < s->n; col++) {
         double sum = s->bias ? sw_dtype_load(s->in, op->bias, e * s->bias_stride + col) : 0.0;
         for (int64_t i = 0; i < s->k; i++) {
             const int64_t b_at = e * s->matrix_stride + (s->transpose_b ? col * s->k + i : i * s->n + col);
-            sum += (double)sw_dtype_load(s->in, op->a, row * s->k + i) * sw_dtype_load(s->in, op->b, b_at);
+            sum += (double)sw_dtype_load(s->in, op->a, a_row + i) * sw_dtype_load(s->in, op->b, b_at);
         }
-        sw_dtype_store(s->out, op->c, row * s->n + col, (float)sum);
+        if (s->accumulate)
+            sum += sw_dtype_load(s->out, op->c, c_row + col);
+        sw_dtype_store(s->out, op->c, c_row + col, (float)sum);
     }
 }
 
@@ -264,7 +267,7 @@ static void add_gradient(const struct sw_grouped_product *op, int64_t e) {
     for (int64_t at = 0; at < s->n * s->k; at++) {
         double sum = 0.0;
         for (int64_t row = op->offset[e]; row < op->offset[e + 1]; row++)
-            sum += (double)sw_dtype_load(s->in, op->a, row * s->n + at / s->k) *
+            sum += (double)sw_dtype_load(s->in, op->a, row * sw_grouped_a_stride(s) + at / s->k) *
                    sw_dtype_load(s->in, op->b, row * s->k + at % s->k);
         if (op->offset[e] < op->offset[e + 1])
             c[at] = (float)(c[at] + sum);

@@ -127,7 +127,8 @@ static sw_status prepare(struct trial *trial, const struct sw_grouped_gemm *shap
     return SW_OK;
 }
 
-/* Some rows by the matrices of their experts, and the gradients of those rows and of the matrices. */
+/* Some rows by the matrices of their experts, also added to a part of longer rows, and the gradients of those rows and
+ * of the matrices. */
 sw_status trial_grouped(struct trial *trial) {
     const struct test_rows *s = trial->shape;
     const sw_dtype type = trial->type;
@@ -145,7 +146,10 @@ sw_status trial_grouped(struct trial *trial) {
                                             .out = type,
                                             .matrix_stride = n * k,
                                             .bias_stride = n};
-    struct sw_grouped_gemm backward = forward, gradient = forward;
+    struct sw_grouped_gemm backward = forward, gradient = forward, added = forward;
+    added.bias = false;
+    added.accumulate = true;
+    added.c_stride = gradient.a_stride = 2 * n;
     backward.transpose_b = backward.bias = gradient.transpose_b = gradient.bias = false;
     backward.n = k;
     backward.k = n;
@@ -154,6 +158,7 @@ sw_status trial_grouped(struct trial *trial) {
     SW_TRY(prepare(trial, &forward, &scratch_bytes));
     SW_TRY(prepare(trial, &backward, &scratch_bytes));
     SW_TRY(prepare(trial, &gradient, &scratch_bytes));
+    SW_TRY(prepare(trial, &added, &scratch_bytes));
     const double one = type == SW_F32 ? 5e-6 : 2e-5; /* as for other products: tensor cores truncate sums */
     const struct trial_tolerance along_k = {1e-5, one * sqrt((double)k)}, along_n = {1e-5, one * sqrt((double)n)},
                                  along_rows = {1e-5, one * sqrt((double)order.pairs)};
@@ -163,10 +168,14 @@ sw_status trial_grouped(struct trial *trial) {
     const void *bias = trial_input(trial, "biases", type, EXPERTS * n, 1.0f);
     void *y = trial_output(trial, "y", type, order.pairs * n, along_k);
     void *dx = trial_output(trial, "dx", type, order.pairs * k, along_n);
+    const char *wide = trial_input(trial, "long rows", type, order.pairs * 2 * n, 1.0f);
+    char *sums = trial_sum(trial, "sums in long rows", type, order.pairs * 2 * n, along_k);
+    const int64_t second_half = n * sw_dtype_bytes(type);
     float *acc = trial_sum(trial, "the matrices' gradient", SW_F32, EXPERTS * n * k, along_rows);
     if (trial->pass < TRIAL_REFERENCE)
         return SW_OK;
     SW_TRY(sw_grouped_gemm(trial->stream, &forward, order.offset, x, matrices, bias, y, trial->scratch));
     SW_TRY(sw_grouped_gemm(trial->stream, &backward, order.offset, dy, matrices, NULL, dx, trial->scratch));
-    return sw_grouped_gemm(trial->stream, &gradient, order.offset, dy, x, NULL, acc, trial->scratch);
+    SW_TRY(sw_grouped_gemm(trial->stream, &added, order.offset, x, matrices, NULL, sums + second_half, trial->scratch));
+    return sw_grouped_gemm(trial->stream, &gradient, order.offset, wide + second_half, x, NULL, acc, trial->scratch);
 }

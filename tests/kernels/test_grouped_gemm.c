@@ -32,13 +32,20 @@ static struct shape shape_of(size_t size, sw_dtype type, int kind) {
                                 .transpose_b = kind == 1 || kind == 3,
                                 .bias = kind == 2 || kind == 3,
                                 .in = type,
-                                .out = kind == 0 || kind == 4 ? SW_F32 : type}};
+                                .out = kind == 0 || kind == 4 || kind == 7 ? SW_F32 : type}};
+    if (kind >= 5) { /* with gaps, as products of pieces of rows have them */
+        shape.s.weight_gradient = kind == 7;
+        shape.s.transpose_b = kind == 5;
+        shape.s.accumulate = kind != 7;
+        shape.s.a_stride = (kind == 7 ? shape.s.n : shape.s.k) + GAP;
+        shape.s.c_stride = kind == 5 ? shape.s.n + GAP : 0;
+    }
     shape.s.matrix_stride = shape.s.n * shape.s.k + GAP;
     shape.s.bias_stride = shape.s.n + 2;
     shape.all_rows = shape.s.rows + 2 * FIRST_ROW;
     return shape;
 }
-enum { KINDS = 5 };
+enum { KINDS = 8 };
 
 static struct buffer offsets_of(const struct shape *shape, enum spread spread) {
     const int64_t experts = shape->s.experts;
@@ -65,11 +72,10 @@ static int64_t matrices_elems(const struct sw_grouped_gemm *s) {
 
 static struct operands operands_of(const struct shape *shape, enum spread spread) {
     const struct sw_grouped_gemm *s = &shape->s;
-    const int64_t a_cols = s->weight_gradient ? s->n : s->k;
     const int64_t b_elems = s->weight_gradient ? shape->all_rows * s->k : matrices_elems(s);
-    const int64_t c_elems = s->weight_gradient ? matrices_elems(s) : shape->all_rows * s->n;
+    const int64_t c_elems = s->weight_gradient ? matrices_elems(s) : shape->all_rows * sw_grouped_c_stride(s);
     return (struct operands){.offset = offsets_of(shape, spread),
-                             .a = buffer_random(s->in, shape->all_rows * a_cols, 71, 1.0f),
+                             .a = buffer_random(s->in, shape->all_rows * sw_grouped_a_stride(s), 71, 1.0f),
                              .b = buffer_random(s->in, b_elems, 72, 1.0f),
                              .bias = buffer_random(s->in, s->experts * s->bias_stride, 73, 1.0f),
                              .c = buffer_random(s->out, c_elems, 74, 1.0f)};
@@ -114,14 +120,16 @@ static void add_rows(const struct sw_grouped_gemm *s, const int32_t *offset, con
                      const double *bias, double *c) {
     for (int64_t row = offset[0]; row < offset[s->experts]; row++) {
         const int64_t e = expert_of(offset, row), matrix = e * s->matrix_stride;
+        const double *a_row = a + row * sw_grouped_a_stride(s);
+        double *c_row = c + row * sw_grouped_c_stride(s);
         for (int64_t i = 0; i < s->n; i++) {
-            if (!s->weight_gradient)
-                c[row * s->n + i] = s->bias ? bias[e * s->bias_stride + i] : 0.0;
+            if (!s->weight_gradient && !s->accumulate)
+                c_row[i] = s->bias ? bias[e * s->bias_stride + i] : 0.0;
             for (int64_t j = 0; j < s->k; j++) {
                 if (s->weight_gradient)
-                    c[matrix + i * s->k + j] += a[row * s->n + i] * b[row * s->k + j];
+                    c[matrix + i * s->k + j] += a_row[i] * b[row * s->k + j];
                 else
-                    c[row * s->n + i] += a[row * s->k + j] * b[matrix + (s->transpose_b ? i * s->k + j : j * s->n + i)];
+                    c_row[i] += a_row[j] * b[matrix + (s->transpose_b ? i * s->k + j : j * s->n + i)];
             }
         }
     }
@@ -140,12 +148,12 @@ static void check(struct pair *pair, struct sw_stream *stream, struct sw_device 
     for (int64_t i = 0; i < elems; i++)
         set_element(s->out, want.data, i, (float)c[i]);
     multiply(stream, device, s, &of);
-    const int64_t terms = s->weight_gradient ? s->rows : s->k;
+    const int64_t terms = s->weight_gradient ? s->rows : s->k, stride = sw_grouped_c_stride(s);
     assert_close("a grouped product", pair, s->out, elems, of.c.data, want.data, 1e-5f, 4e-6f * sqrtf((float)terms));
     for (int64_t i = 0; i < elems; i++) {
         const bool is_gap = s->weight_gradient ? i % s->matrix_stride >= s->n * s->k
-                                               : i / s->n < ((int32_t *)of.offset.data)[0] ||
-                                                     i / s->n >= ((int32_t *)of.offset.data)[s->experts];
+                                               : i / stride < ((int32_t *)of.offset.data)[0] || i % stride >= s->n ||
+                                                     i / stride >= ((int32_t *)of.offset.data)[s->experts];
         if (is_gap && element(s->out, of.c.data, i) != element(s->out, want.data, i))
             fail_msg("element %lld between the results on %s was written", (long long)i, pair->label);
     }
