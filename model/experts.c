@@ -18,10 +18,6 @@
 
 #include <assert.h>
 
-int64_t sw_experts_pairs(const struct sw_model *model) {
-    return model->rows * model->config.chosen_experts;
-}
-
 static struct sw_expert_run experts_in(const struct sw_model *model, int64_t unit) {
     return sw_experts_in(&model->config, &model->cut, unit);
 }
@@ -36,18 +32,13 @@ static int64_t end_of(struct sw_expert_run run) {
     return run.first + run.count;
 }
 
-/* Returns the pairs of this many experts under even routing, which prices assume. */
-static int64_t likely_rows(const struct sw_model *model, int64_t experts) {
-    return sw_div_up(sw_experts_pairs(model) * experts, model->config.experts);
-}
-
 struct sw_row_run sw_experts_places(const struct sw_model *model, const struct sw_unit_call *call,
                                     const struct saved *s) {
     const struct sw_expert_run own = experts_in(model, call->unit);
     return own.count == model->config.experts ? SW_ALL_ROWS
                                               : (struct sw_row_run){.first = s->expert_offset + own.first,
                                                                     .end = s->expert_offset + end_of(own),
-                                                                    .likely = likely_rows(model, own.count)};
+                                                                    .likely = sw_experts_likely_rows(model, own.count)};
 }
 
 /* A run of experts whose matrices of one kind are the same distance apart in the unit, and are all trained or all
@@ -138,7 +129,7 @@ static struct sw_grouped_gemm product_of(const struct sw_model *model, enum sw_e
                                     .bias_stride = has_bias ? out : 0,
                                     .in = type,
                                     .out = pass == WEIGHT_GRADIENT ? SW_F32 : type,
-                                    .likely_rows = likely_rows(model, run->count),
+                                    .likely_rows = sw_experts_likely_rows(model, run->count),
                                     .matrix_stride = run->count > 1 ? stride : in * out};
 }
 
@@ -245,7 +236,8 @@ static sw_status bias_gradient(const struct sw_model *model, const struct sw_uni
                                                  .source = s->expert_source, .weight = weight, .dy = dy, .acc = acc);
 }
 
-/* Multiplies the rows of each expert by its matrix, or in the gradient of the input by the transposed matrix. */
+/* Multiplies the rows of each expert by its matrix, or in the gradient of the input by the transposed matrix, and adds
+ * what adapters add. */
 static sw_status multiply(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
                           enum sw_expert_matrix matrix, enum pass pass, const void *x, void *y) {
     const struct sw_expert_run own = experts_in(model, call->unit);
@@ -260,10 +252,11 @@ static sw_status multiply(const struct sw_model *model, const struct sw_unit_cal
                                    shape.bias ? biases_of(model, call, JOINED_UP_BIAS, first, shape.bias_stride) : NULL,
                                .c = y, .scratch = area_at(call->work, model->work.scratch)));
     }
-    return SW_OK;
+    return pass == FORWARD ? sw_expert_adapters_forward(model, call, s, matrix, x, y)
+                           : sw_expert_adapters_input_gradient(model, call, s, matrix, x, y);
 }
 
-/* Adds the gradients of the experts' matrices of one kind that are trained. */
+/* Adds the gradients of the experts' matrices of one kind that are trained, and of adapters beside them. */
 static sw_status weight_gradient(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
                                  enum sw_expert_matrix matrix, const void *x, const void *dy) {
     const struct sw_expert_run own = experts_in(model, call->unit);
@@ -278,7 +271,7 @@ static sw_status weight_gradient(const struct sw_model *model, const struct sw_u
                                    .a = in_first ? x : dy, .b = in_first ? dy : x, .c = acc + run.within,
                                    .scratch = area_at(call->work, model->work.scratch)));
     }
-    return SW_OK;
+    return sw_expert_adapters_weight_gradient(model, call, s, matrix, x, dy);
 }
 
 /* Copies each token's row to the places of its pairs, in the work area. */

@@ -1,5 +1,5 @@
-/* Adapters beside the matrices of blocks: their tensors, and the first values of these. adapter.c multiplies by them.
- */
+/* Adapters beside the matrices of blocks: their tensors, and the first values of these. adapter.c and expert_adapter.c
+ * multiply by them. */
 #include "model/lora.h"
 
 #include "core/files/files.h"
@@ -13,6 +13,7 @@
 #include <string.h>
 
 #define WEIGHT ".weight"
+#define PEFT_ALL "all-linear"
 
 enum { NAME_CHARS = 128 };
 
@@ -101,6 +102,14 @@ struct matrix {
     struct sw_part part;
 };
 
+static void describe(const struct adapted *adapted, const struct sw_tensor *tensor, struct matrix *out) {
+    const bool out_first = adapted->config->out_first;
+    sw_lora_module(tensor->name, out->module);
+    out->inputs = tensor->dim[out_first ? 1 : 0];
+    out->outputs = tensor->dim[out_first ? 0 : 1];
+    out->part = tensor->part;
+}
+
 /* Describes a piece of the matrix of a product of the block in unit `u`. Returns false if the unit has no such piece.
  */
 static bool matrix_of(const struct adapted *adapted, int64_t u, enum linear_name linear, int piece,
@@ -114,11 +123,7 @@ static bool matrix_of(const struct adapted *adapted, int64_t u, enum linear_name
     const struct sw_tensor *found = sw_unit_find(&adapted->units->unit[u], name);
     if (found == NULL)
         return false;
-    const int64_t *dim = found->dim;
-    sw_lora_module(name, out->module);
-    out->inputs = dim[config->out_first ? 1 : 0];
-    out->outputs = dim[config->out_first ? 0 : 1];
-    out->part = found->part;
+    describe(adapted, found, out);
     return true;
 }
 
@@ -169,39 +174,47 @@ static sw_status add_factor(const struct adapted *adapted, int64_t u, const stru
     return SW_OK;
 }
 
-/* Adds the adapters that a part of --lora-targets names, unless they are there. *found: it named some. */
-static sw_status add_adapters(const struct adapted *adapted, int64_t u, const char *part, bool *found) {
+/* Adds the two factors of the adapter beside a matrix. */
+static sw_status add_adapter(const struct adapted *adapted, int64_t u, const struct matrix *of) {
+    const struct sw_part a = part_of_a(adapted, of), b = part_of_b(adapted, of);
     const int64_t rank = adapted->lora->rank;
-    for (int linear = 0; linear < LINEARS; linear++) {
+    SW_TRY(add_factor(adapted, u, of, SW_LORA_A, (int64_t[]){rank, of->inputs}, &a));
+    return add_factor(adapted, u, of, SW_LORA_B, (int64_t[]){of->outputs, rank}, &b);
+}
+
+/* Adds the adapters of experts that a part of --lora-targets names, matrix after matrix, so that those of one kind are
+ * the same distance apart. */
+static sw_status add_to_experts(const struct adapted *adapted, int64_t u, const char *part, bool *found) {
+    const char *prefix = sw_family_find(adapted->config->family)->names->expert;
+    const struct sw_unit *unit = &adapted->units->unit[u];
+    const int64_t tensors = unit->tensor_count;
+    const bool all =
+        strcmp(part, SW_LORA_ALL) == 0 || strcmp(part, SW_LORA_MLP) == 0 || strcmp(part, SW_LORA_EXPERTS) == 0;
+    for (int64_t t = 0; adapted->config->experts > 0 && t < tensors && !unit->tensor[t].added; t++) {
         struct matrix of;
-        for (int piece = 0; matrix_of(adapted, u, (enum linear_name)linear, piece, &of); piece++) {
-            const struct sw_part a = part_of_a(adapted, &of), b = part_of_b(adapted, &of);
-            if (!targets(part, (enum linear_name)linear, of.module))
-                continue;
-            *found = true;
-            SW_TRY(add_factor(adapted, u, &of, SW_LORA_A, (int64_t[]){rank, of.inputs}, &a));
-            SW_TRY(add_factor(adapted, u, &of, SW_LORA_B, (int64_t[]){of.outputs, rank}, &b));
-        }
+        if (strstr(unit->tensor[t].name, prefix) == NULL || unit->tensor[t].dims != 2)
+            continue;
+        describe(adapted, &unit->tensor[t], &of);
+        if (!all && !names(part, of.module))
+            continue;
+        *found = true;
+        SW_TRY(add_adapter(adapted, u, &of));
     }
     return SW_OK;
 }
 
-/* Refuses a part of --lora-targets that names the matrices of experts. */
-static sw_status check_experts(const struct adapted *adapted, const char *part) {
-    const struct sw_unit *block = &adapted->units->unit[1];
-    bool named = strcmp(part, SW_LORA_ALL) == 0 || strcmp(part, SW_LORA_MLP) == 0;
-    if (adapted->config->experts == 0)
-        return SW_OK;
-    for (int64_t t = 0; t < block->tensor_count && strcmp(part, SW_LORA_ATTENTION) != 0; t++) {
-        char module[SW_TENSOR_NAME_CHARS];
-        sw_lora_module(block->tensor[t].name, module);
-        named |= strstr(module, ".experts.") != NULL && names(part, module);
+/* Adds the adapters that a part of --lora-targets names, unless they are there. *found: it named some. */
+static sw_status add_adapters(const struct adapted *adapted, int64_t u, const char *part, bool *found) {
+    for (int linear = 0; linear < LINEARS; linear++) {
+        struct matrix of;
+        for (int piece = 0; matrix_of(adapted, u, (enum linear_name)linear, piece, &of); piece++) {
+            if (!targets(part, (enum linear_name)linear, of.module))
+                continue;
+            *found = true;
+            SW_TRY(add_adapter(adapted, u, &of));
+        }
     }
-    return named ? sw_fail(SW_ERR_UNSUPPORTED,
-                           "'%s' in --lora-targets names matrices of experts, which get no adapters in this version; "
-                           "give --lora-targets attention",
-                           part)
-                 : SW_OK;
+    return add_to_experts(adapted, u, part, found);
 }
 
 static sw_status add_targets(const struct adapted *adapted) {
@@ -210,12 +223,15 @@ static sw_status add_targets(const struct adapted *adapted) {
         char part[NAME_CHARS];
         bool found = false;
         SW_TRY(next_name(&text, "--lora-targets", part));
-        SW_TRY(check_experts(adapted, part));
         for (int64_t u = 1; u + 1 < adapted->units->count; u++)
             SW_TRY(add_adapters(adapted, u, part, &found));
+        if (!found && strcmp(part, PEFT_ALL) == 0)
+            return sw_fail(SW_ERR_ARG, "'" PEFT_ALL "' in --lora-targets is PEFT's word; give " SW_LORA_ALL
+                                       ", which names all matrices of the blocks but routers");
         if (!found)
             return sw_fail(SW_ERR_ARG,
-                           "'%s' in --lora-targets is none of " SW_LORA_ALL ", " SW_LORA_ATTENTION " and " SW_LORA_MLP
+                           "'%s' in --lora-targets is none of " SW_LORA_ALL ", " SW_LORA_ATTENTION ", " SW_LORA_MLP
+                           " and, for a mixture, " SW_LORA_EXPERTS
                            ", and no matrix of a block of the model has such a name",
                            part);
     }

@@ -5,7 +5,8 @@
  * y = W·x + scale·B·A·x; in training steps with dropout A multiplies a part of x. They are tensors of the block's unit,
  * named as PEFT names them, without its prefix: the base tensor's name with ".lora_A.weight" and ".lora_B.weight" in
  * place of ".weight". A checkpoint of the model does not have them (`added` of struct sw_tensor). A matrix that a
- * checkpoint keeps in pieces (queries, keys and values; gates and values of the inner layer) has an adapter for each.
+ * checkpoint keeps in pieces (queries, keys and values; gates and values of the inner layer) has an adapter for each,
+ * and so has each matrix of an expert.
  */
 #ifndef SW_MODEL_LORA_H
 #define SW_MODEL_LORA_H
@@ -26,8 +27,9 @@ struct sw_lora {
     double alpha;         /* the scale is alpha / rank; 0: 2·rank */
     bool rank_stabilized; /* the scale is alpha / sqrt(rank) (rsLoRA, arXiv 2312.03732) */
     double dropout;       /* the fraction of each adapter's input that a training step drops: at least 0, below 1 */
-    /* The matrices that get an adapter: SW_LORA_ALL, SW_LORA_ATTENTION, SW_LORA_MLP, or modules, with commas between
-     * them: names or their last parts, as in q_proj,v_proj, or patterns of whole names (fnmatch). NULL: SW_LORA_ALL. */
+    /* The matrices that get an adapter: SW_LORA_ALL, SW_LORA_ATTENTION, SW_LORA_MLP, SW_LORA_EXPERTS, or modules, with
+     * commas between them: names or their last parts, as in q_proj,v_proj, or patterns of whole names (fnmatch). NULL:
+     * SW_LORA_ALL. Of a mixture, the first has those of all experts, as the last two do, and never the router. */
     const char *targets;
     /* Tensors of the model that are trained as well, named in the same way, as in lm_head; NULL: none. */
     const char *modules_to_save;
@@ -35,6 +37,7 @@ struct sw_lora {
 #define SW_LORA_ALL "all"
 #define SW_LORA_ATTENTION "attention"
 #define SW_LORA_MLP "mlp"
+#define SW_LORA_EXPERTS "experts"
 
 enum { SW_LORA_MOST_RANK = 1024 };
 

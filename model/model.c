@@ -500,6 +500,7 @@ void sw_model_destroy(struct sw_model *model) {
     sw_units_destroy(model->units);
     free(model->rotation);
     free(model->adapter);
+    free(model->expert_factors);
     free(model->cost);
     free(model);
 }

@@ -92,12 +92,13 @@ struct work_layout {
     int64_t scratch;  /* memory for matrix products and attention */
     int64_t unwanted; /* if tensors are frozen: receives the gradients of a norm that has none, fp32 */
     int64_t norm_out, norm_mean, norm_rstd, norm_grad; /* head: rows × hidden, or rows */
-    int64_t adapter_sums, adapter;        /* with adapters: rows × rank, fp32; and the same in the compute type */
-    int64_t adapter_input;                /* with dropout: rows × the widest input of an adapter */
-    int64_t logits;                       /* head: one tile's logits_rows */
-    int64_t logits_grad, losses;          /* head: one tile; one tile's rows, or all rows of pairs */
-    int64_t loss;                         /* head: the sum of all rows' losses, or each sequence's, fp64 */
-    int64_t row_scale;                    /* head with pairs: all rows */
+    int64_t adapter_sums, adapter; /* with adapters: rows, or pairs if experts have some, × rank, fp32; and the same in
+                                      the compute type */
+    int64_t adapter_input;         /* with dropout: rows × the widest input of an adapter */
+    int64_t logits;                /* head: one tile's logits_rows */
+    int64_t logits_grad, losses;   /* head: one tile; one tile's rows, or all rows of pairs */
+    int64_t loss;                  /* head: the sum of all rows' losses, or each sequence's, fp64 */
+    int64_t row_scale;             /* head with pairs: all rows */
     int64_t largest, sums, target_logits; /* head with a cut vocabulary: rows of a tile, or all of pairs */
     int64_t hidden_grad;                  /* head with a cut vocabulary: rows of a tile × hidden, fp32 */
     int64_t bytes;
@@ -166,6 +167,12 @@ struct sw_adapter {
     uint64_t stream; /* of its dropout's random words, in micro-batch 0 */
 };
 
+/* The tensors of the adapter beside a matrix of an expert, in the unit that has the expert. 0: there is none, as the
+ * tensors of the model come first in a unit. */
+struct sw_expert_factors {
+    int a, b;
+};
+
 struct sw_model {
     struct sw_model_config config;
     struct sw_model_shape shape;
@@ -185,6 +192,7 @@ struct sw_model {
     struct linear router;          /* with experts: the product that gives the router's logits */
     struct sw_routing routing;
     struct sw_adapter *adapter; /* SW_MOST_PIECES of each of the LINEARS of each unit; NULL: there are none */
+    struct sw_expert_factors *expert_factors; /* [layers, experts, EXPERT_MATRICES]; NULL: no expert has an adapter */
     int64_t scratch_bytes;
     struct sw_unit_cost *cost; /* one entry per unit */
 };
@@ -361,6 +369,19 @@ sw_status sw_adapter_input_gradient(const struct sw_model *model, const struct s
 sw_status sw_adapter_weight_gradient(const struct sw_model *model, const struct sw_unit_call *call,
                                      enum linear_name name, const void *x, const void *dy);
 
+/* List the adapters of experts and prepare their products; and add what those beside a matrix of the unit's experts
+ * add, as above. x and dx are the sorted rows at the matrix's inputs, y and dy those at its results. matrix:
+ * EXPERT_GATE, with which EXPERT_UP is joined, or EXPERT_DOWN. */
+sw_status sw_expert_adapters_prepare(struct sw_model *model);
+sw_status sw_expert_adapters_forward(const struct sw_model *model, const struct sw_unit_call *call,
+                                     const struct saved *s, enum sw_expert_matrix matrix, const void *x, void *y);
+sw_status sw_expert_adapters_input_gradient(const struct sw_model *model, const struct sw_unit_call *call,
+                                            const struct saved *s, enum sw_expert_matrix matrix, const void *dy,
+                                            void *dx);
+sw_status sw_expert_adapters_weight_gradient(const struct sw_model *model, const struct sw_unit_call *call,
+                                             const struct saved *s, enum sw_expert_matrix matrix, const void *x,
+                                             const void *dy);
+
 /* Return the bytes that a tile of a half hands on for the adapters of the next, and where they begin in its output. */
 int64_t sw_adapters_handed_bytes(const struct sw_model *model, const struct sw_tile *tile);
 int64_t sw_adapters_handed_offset(const struct sw_model *model);
@@ -408,7 +429,13 @@ sw_status sw_mlp_backward(const struct sw_model *model, const struct sw_unit_cal
 /* Prepares the products of experts, if the model has some. */
 sw_status sw_experts_prepare(struct sw_model *model);
 /* Returns the number of pairs of a row and one of its experts. */
-int64_t sw_experts_pairs(const struct sw_model *model);
+static inline int64_t sw_experts_pairs(const struct sw_model *model) {
+    return model->rows * model->config.chosen_experts;
+}
+/* Returns the pairs of this many experts under even routing, which prices assume. */
+static inline int64_t sw_experts_likely_rows(const struct sw_model *model, int64_t experts) {
+    return sw_div_up(sw_experts_pairs(model) * experts, model->config.experts);
+}
 /* Returns the offset of the gradient at the router's logits in that at the results of the first products: those of the
  * experts come first. */
 static inline int64_t sw_router_grad_offset(const struct sw_model *model) {

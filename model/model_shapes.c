@@ -359,7 +359,8 @@ static void lay_work(struct sw_model *model) {
     if (model->shape.fp8 || model->units->base != SW_BASE_TYPED)
         w->matrix = place(&block, largest_matrix(model) * typed);
     if (model->adapter != NULL) {
-        const int64_t elems = model->rows * model->shape.tuning.lora.rank;
+        const int64_t most_rows = sw_max_i64(model->rows, model->expert_factors == NULL ? 0 : sw_experts_pairs(model));
+        const int64_t elems = most_rows * model->shape.tuning.lora.rank;
         w->adapter_sums = place(&block, elems * (int64_t)sizeof(float));
         w->adapter = place(&block, elems * typed);
         if (model->shape.tuning.lora.dropout > 0.0 && !model->shape.forward_only)
@@ -548,6 +549,7 @@ sw_status sw_model_prepare(struct sw_model *model) {
     }
     SW_TRY(sw_experts_prepare(model));
     SW_TRY(sw_adapters_prepare(model));
+    SW_TRY(sw_expert_adapters_prepare(model));
     SW_TRY(prepare_head(model));
     struct sw_attention longest = model->attention;
     longest.past = sw_most_keys(model) - model->shape.seq;

@@ -1,9 +1,17 @@
 /* Writes adapters in PEFT's format.
  *
  * The configuration has the fields that every version of PEFT knows, and a later one only where the adapter needs it:
- * older versions refuse fields that they do not know. */
+ * older versions refuse fields that they do not know.
+ *
+ * Adapters of experts have a tensor for each matrix of each expert, as PEFT writes them with transformers 4, whose
+ * experts are modules. With transformers 5, whose experts are one tensor, PEFT (0.21,
+ * transformers_weight_conversion.py) joins them as it loads them: gate and up become one adapter of twice the rank. It
+ * does so for all experts of all layers or not at all; it then has no dropout, and takes the scale from alpha / rank,
+ * also with use_rslora. So the configuration of such adapters says alpha instead, and no dropout, which matters in
+ * training only. */
 #include "core/files/files.h"
 #include "core/json.h"
+#include "core/log.h"
 #include "core/size.h"
 #include "io/safetensors/safetensors.h"
 #include "model/hf/checkpoint.h"
@@ -72,12 +80,17 @@ static bool has_name(const json_t *list, const char *name) {
     return false;
 }
 
-/* Adds the shortest names of the modules that are called `name` within their blocks. */
-static void add_named(const struct modules *modules, const char *name, json_t *list) {
+/* Adds the shortest names of the modules that are called `name` within their blocks. `without`: the last parts of names
+ * that no adapted module has; of a mixture, many modules have the same last part. */
+static void add_named(const struct modules *modules, const char *name, json_t *list, json_t *without) {
     bool all, some;
+    if (has_name(list, last_part(name)) || json_object_get(without, last_part(name)) != NULL)
+        return;
     count_modules(modules, last_part(name), true, &all, &some);
+    if (!some)
+        json_object_set_new(without, last_part(name), json_true());
     const bool by_last_part = all && some;
-    if (!by_last_part)
+    if (!by_last_part && some)
         count_modules(modules, name, false, &all, &some);
     const char *shown = by_last_part ? last_part(name) : name;
     if (all && some && !has_name(list, shown))
@@ -98,7 +111,7 @@ json_t *sw_peft_targets(const struct sw_units *units, const struct sw_model_conf
                                     .has = has,
                                     .context = context};
     const int64_t block_units = (units->count - 2) / config->layers;
-    json_t *list = json_array();
+    json_t *list = json_array(), *without = json_object();
     for (int64_t u = 1; list != NULL && u <= block_units; u++)
         for (int64_t t = 0; t < units->unit[u].tensor_count; t++) {
             const struct sw_tensor *tensor = &units->unit[u].tensor[t];
@@ -106,19 +119,46 @@ json_t *sw_peft_targets(const struct sw_units *units, const struct sw_model_conf
             if (!sw_peft_is_matrix(units, u, tensor) || !sw_tensor_is_first_part(tensor))
                 continue;
             sw_lora_module(tensor->name, module);
-            add_named(&modules, within_block(&modules, module), list);
+            add_named(&modules, within_block(&modules, module), list, without);
         }
+    json_decref(without);
     return list;
 }
 
-static bool units_have(const void *context, const char *module) {
-    const struct sw_units *units = context;
-    char name[SW_TENSOR_NAME_CHARS + sizeof SW_LORA_A];
-    bool found = false;
-    snprintf(name, sizeof name, "%s" SW_LORA_A, module);
-    for (int64_t u = 1; !found && u + 1 < units->count; u++)
-        found = sw_unit_find(&units->unit[u], name) != NULL;
-    return found;
+/* Returns the set of adapted modules; NULL: there is no memory. */
+static json_t *adapted_modules(const struct sw_units *units) {
+    json_t *set = json_object();
+    for (int64_t u = 1; set != NULL && u + 1 < units->count; u++)
+        for (int64_t t = 0; t < units->unit[u].tensor_count; t++) {
+            const char *name = units->unit[u].tensor[t].name, *end = strstr(name, SW_LORA_A);
+            char module[SW_TENSOR_NAME_CHARS];
+            if (!units->unit[u].tensor[t].added || end == NULL)
+                continue;
+            snprintf(module, sizeof module, "%.*s", (int)(end - name), name);
+            json_object_set_new(set, module, json_true());
+        }
+    return set;
+}
+
+static bool set_has(const void *set, const char *module) {
+    return json_object_get(set, module) != NULL;
+}
+
+/* Tells whether experts are adapted, and *out_all, whether in a way that PEFT can join: the same matrices of all
+ * experts, gate and up both or neither, and never without down, around which it wraps the two. */
+static bool adapts_experts(const json_t *adapted, const struct sw_model_config *config, bool *out_all) {
+    const int pieces = sw_block_pieces(config, EXPERTS);
+    int64_t count[EXPERT_MATRICES] = {0};
+    for (int64_t layer = 0; layer < config->layers; layer++)
+        for (int piece = 0; piece < pieces; piece++) {
+            char name[SW_TENSOR_NAME_CHARS], module[SW_TENSOR_NAME_CHARS];
+            sw_block_piece_name(config, layer, EXPERTS, piece, name, sizeof name);
+            sw_lora_module(name, module);
+            count[piece % EXPERT_MATRICES] += set_has(adapted, module);
+        }
+    const int64_t gates = count[EXPERT_GATE], downs = count[EXPERT_DOWN], all = config->layers * config->experts;
+    *out_all = downs == all && gates == count[EXPERT_UP] && (gates == 0 || gates == all);
+    return gates + count[EXPERT_UP] + downs > 0;
 }
 
 /* Tells whether a unit trains a tensor of a module of the base model. PEFT saves such modules whole. */
@@ -206,17 +246,26 @@ static json_t *number(double value) {
 static sw_status write_config(const char *folder, const struct sw_peft_export *export, const json_t *saved) {
     char path[PATH_MAX];
     const struct sw_lora *lora = export->lora;
-    const double alpha = lora->alpha > 0.0 ? lora->alpha : 2.0 * (double)lora->rank;
-    json_t *targets = sw_peft_targets(export->units, export->config, units_have, export->units);
+    json_t *adapted = adapted_modules(export->units);
+    bool joins;
+    const bool experts = adapts_experts(adapted, export->config, &joins);
+    const double given = lora->alpha > 0.0 ? lora->alpha : 2.0 * (double)lora->rank;
+    const double alpha = experts ? sw_lora_scale(lora) * (double)lora->rank : given;
+    json_t *targets = sw_peft_targets(export->units, export->config, set_has, adapted);
+    if (experts && !joins)
+        sw_log_warn(
+            "the adapters are of some experts, or of gate or up without the other or down: PEFT loads them with "
+            "transformers 4 only");
+    json_decref(adapted);
     json_t *root = json_pack(
         "{s:{}, s:n, s:s?, s:s, s:b, s:b, s:b, s:n, s:n, s:o, s:f, s:o, s:s, s:I, s:{}, s:n, s:o, "
         "s:s}",
         "alpha_pattern", "auto_mapping", "base_model_name_or_path", export->base, "bias", "none", "fan_in_fan_out",
         !export->config->out_first, "inference_mode", 1, "init_lora_weights", 1, "layers_pattern",
-        "layers_to_transform", "lora_alpha", number(alpha), "lora_dropout", lora->dropout, "modules_to_save",
-        json_array_size(saved) > 0 ? json_deep_copy(saved) : json_null(), "peft_type", "LORA", "r",
+        "layers_to_transform", "lora_alpha", number(alpha), "lora_dropout", experts ? 0.0 : lora->dropout,
+        "modules_to_save", json_array_size(saved) > 0 ? json_deep_copy(saved) : json_null(), "peft_type", "LORA", "r",
         (json_int_t)lora->rank, "rank_pattern", "revision", "target_modules", targets, "task_type", "CAUSAL_LM");
-    if (lora->rank_stabilized)
+    if (lora->rank_stabilized && !experts)
         json_object_set_new(root, "use_rslora", json_true());
     char *text = sw_config_dump(root);
     json_decref(root);

@@ -141,7 +141,8 @@ static const struct sw_option options[] = {
      .real_min = 0, .real_max = 1, .below_max = true,
      .what = "drop this fraction of each adapter's input in training; the rest is scaled up to keep the mean"},
     {.name = "--lora-targets", TEXT(tuning.lora.targets), .commands = TRAIN | PLAN, .group = LEARNING, .value = "MODULES",
-     .what = "matrices that get adapters: all (without the flag), attention, mlp, or modules: q_proj,v_proj or '*.mlp.*'"},
+     .what = "matrices that get adapters: all (without the flag), attention, mlp, experts, or modules: q_proj,v_proj or"
+             " '*.mlp.*'"},
     {.name = "--modules-to-save", TEXT(tuning.lora.modules_to_save), .commands = TRAIN | PLAN, .group = LEARNING,
      .value = "MODULES", .what = "modules to train in full along with adapters: lm_head"},
     {.name = "--adapter", TEXT(adapter), .commands = TRAIN | PLAN, .group = LEARNING, .value = "FOLDER",

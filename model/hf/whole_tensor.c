@@ -31,11 +31,17 @@ void sw_whole_tensor_gather(const struct sw_units *units, int64_t unit, const st
     }
 }
 
+/* The search begins where the last one ended: callers ask for one tensor of a unit after the other. */
 bool sw_whole_tensor_find(const struct sw_units *units, const char *name, struct sw_whole_tensor *out) {
-    for (int64_t unit = 0; unit < units->count; unit++) {
-        const struct sw_tensor *first = sw_unit_find(&units->unit[unit], name);
+    for (int64_t i = 0; i < units->count; i++) {
+        int64_t unit = (out->first_unit + i) % units->count;
+        const struct sw_tensor *first = sw_unit_find(&units->unit[unit], name), *before;
         if (first == NULL)
             continue;
+        while (unit > 0 && (before = sw_unit_find(&units->unit[unit - 1], name)) != NULL) {
+            first = before;
+            unit--;
+        }
         sw_whole_tensor_gather(units, unit, first, out);
         return true;
     }

@@ -16,7 +16,8 @@ GOLDEN = os.path.join(os.path.dirname(program.HERE), "data")
 SCRATCH = program.scratch_folder()
 NEAR = 1e-5  # of losses in fp32
 CONFIG, WEIGHTS, PREFIX = "adapter_config.json", "adapter_model.safetensors", "base_model.model."
-GPT2, QWEN2 = "gpt2-a", "qwen2-a"
+GPT2, QWEN2, MIXTRAL = "gpt2-a", "qwen2-a", "mixtral-a"  # that of Mixtral adapts every expert
+ALL = (GPT2, QWEN2, MIXTRAL)
 FP32 = ("--precision", "fp32", "--threads", 1)
 
 
@@ -84,7 +85,7 @@ def evaluated(source, base, *more):
 def trains_as_peft_does():
     """From an adapter that PEFT made, with the losses that PEFT had; also resumed, with the adapter's folder gone."""
     problems = []
-    for base in (GPT2, QWEN2):
+    for base in ALL:
         expected = facts(base)["losses"]
         losses = [line["loss"] for line in program.steps_of(run_of(base))]
         if len(losses) != len(expected) or not all(abs(a - b) <= NEAR for a, b in zip(losses, expected)):
@@ -101,7 +102,7 @@ def trains_as_peft_does():
 def groups_train_as_peft_does():
     """Groups of ranks (--tensor) have the losses of PEFT, too, and export what one rank does but for the order of sums."""
     problems = []
-    for base, ranks in ((GPT2, 3), (QWEN2, 2), (QWEN2, 4)):
+    for base, ranks in ((GPT2, 3), (QWEN2, 2), (QWEN2, 4), (MIXTRAL, 2)):
         name, expected = f"group-{base}-{ranks}", facts(base)["losses"]
         arguments = threads(ranks, program.command(*from_peft(name, base, "--tensor", ranks)))
         done = program.limits.run(arguments, capture_output=True, text=True, check=False)
@@ -118,7 +119,7 @@ def groups_train_as_peft_does():
 def what_goes_in_comes_out():
     """Tensor by tensor, of a run of no step and of the folder itself, also as bf16; and what PEFT reads of it."""
     problems = []
-    for base in (GPT2, QWEN2):
+    for base in ALL:
         before, told = tensors_of(adapter(base)), program.read_json(os.path.join(adapter(base), CONFIG))
         program.must(*from_peft("still-" + base, base, steps=1, rate=0))
         for name, source, more in (("run", path("still-" + base), ()), ("folder", golden(base), ("--adapter", adapter(base)))):
@@ -137,9 +138,10 @@ def what_goes_in_comes_out():
         problems += [] if program.tree(again) == program.tree(path("out-run-" + base)) else [f"{base}: other bytes again"]
         narrow = exported("narrow-" + base, golden(base), "--adapter", adapter(base), "--dtype", "bf16")
         problems += [f"{base}: {name} is {kind}" for name, (kind, _, _) in tensors_of(narrow).items() if kind != "BF16"]
-    modules = {base: program.read_json(path("out-run-" + base, CONFIG)) for base in (GPT2, QWEN2)}
-    expected = {GPT2: ["attn.c_proj", "c_fc"], QWEN2: ["model.layers.1.self_attn.q_proj", "model.layers.2.self_attn.q_proj",
-                                                       "model.layers.1.self_attn.v_proj", "model.layers.2.self_attn.v_proj"]}
+    modules = {base: program.read_json(path("out-run-" + base, CONFIG)) for base in ALL}
+    expected = {GPT2: ["attn.c_proj", "c_fc"], MIXTRAL: ["o_proj", "w1", "w3", "w2"],
+                QWEN2: ["model.layers.1.self_attn.q_proj", "model.layers.2.self_attn.q_proj",
+                        "model.layers.1.self_attn.v_proj", "model.layers.2.self_attn.v_proj"]}
     problems += [f"{base}: modules {modules[base]['target_modules']}" for base in expected
                  if modules[base]["target_modules"] != expected[base]]
     if modules[QWEN2]["modules_to_save"] != ["model.norm"] or modules[GPT2]["modules_to_save"] is not None:
@@ -169,7 +171,7 @@ def merged_by_hand(base, folder):
 def merged_weights_are_sums():
     """A run and folders merge alike, in one file and in shards; the merged model has the loss of the adapter beside its base."""
     problems = []
-    for base in (GPT2, QWEN2):
+    for base in ALL:
         alone = exported("alone-" + base, run_of(base))
         whole = tensors_of(exported("merged-" + base, run_of(base), "--merge"), "model.safetensors")
         for name, shape, values in merged_by_hand(base, alone):
@@ -223,6 +225,23 @@ def flags_that_agree_with_the_adapter():
     return problems + ([] if plan["frozen"]["parameters"] == same["frozen"]["parameters"] else ["a plan with other adapters"])
 
 
+def adapters_of_experts_are_told_as_peft_reads_them():
+    """PEFT takes their scale from alpha / rank, and has no dropout; it joins the adapters of all experts, or cannot."""
+    scaled = exported("scaled", golden(MIXTRAL), "--adapter", changed("of experts", MIXTRAL, use_rslora=True, lora_dropout=0.1))
+    config = program.read_json(os.path.join(scaled, CONFIG))
+    problems = [] if abs(config["lora_alpha"] - 3 * math.sqrt(2)) < 1e-12 and not config.get("use_rslora") else [f"{config}"]
+    problems += [] if config["lora_dropout"] == 0 else ["an export with dropout"]
+    for targets, warns in (("experts", False), ("w2,v_proj", False), ("w1,w2", True), ("*.experts.[013].*", True)):
+        name = f"warns {len(targets)}"
+        program.must("train", "--model", golden(MIXTRAL), "--data", data(MIXTRAL), "--run", path(name), "--steps", 1, *program.SHAPE,
+                     "--lora", 2, "--lora-targets", targets)
+        done = program.run("export", path(name), path(name + " out"))
+        if done.code != 0 or ("transformers 4 only" in " ".join(done.err.split())) != warns:
+            problems.append(f"{targets}: {done.code}, {done.err}")
+    return problems + program.refused("dropout", train("never", MIXTRAL, "--adapter", path("wrong", "of experts")), "without dropout",
+                                      watched=[SCRATCH])
+
+
 def other_flags_are_refused():
     rows = [(flag, from_peft("never", GPT2, flag, *value), flag, "adapter") for flag, *value in
             (("--lora", 4), ("--lora-alpha", 3), ("--rslora",), ("--lora-targets", "all"), ("--lora-dropout", 0.5),
@@ -244,6 +263,7 @@ def other_flags_are_refused():
 def changed(name, base=GPT2, config=None, weights=None, add=None, **fields):
     """A copy of a golden adapter with other fields, and its weights as a function of their dictionary makes them."""
     folder = path("wrong", name)
+    os.makedirs(path("wrong"), exist_ok=True)
     shutil.copytree(adapter(base), folder)
     described = {**program.read_json(os.path.join(folder, CONFIG)), **fields}
     program.write(os.path.join(folder, CONFIG), config if config is not None else
@@ -307,7 +327,6 @@ def dropout_is_taken_over():
 
 def wrong_adapters_are_refused():
     """In a sentence that names the field, the tensor or the file, and before anything is written."""
-    os.makedirs(path("wrong"), exist_ok=True)
     one = ([1], [0.0])
     fields = [("peft_type", "IA3", "LORA"), ("peft_type", ..., "no 'peft_type'"), ("task_type", "SEQ_CLS", "CAUSAL_LM"),
               ("bias", "all", "bias"), ("use_dora", True, "true"), ("use_qalora", True, "true"), ("lora_bias", True, "true"),
@@ -372,5 +391,5 @@ def harmless_fields():
 
 
 script_test.run(trains_as_peft_does, groups_train_as_peft_does, what_goes_in_comes_out, merged_weights_are_sums, exports_on_the_way_are_adapters,
-                flags_that_agree_with_the_adapter, other_flags_are_refused, dropout_is_taken_over,
+                flags_that_agree_with_the_adapter, adapters_of_experts_are_told_as_peft_reads_them, other_flags_are_refused, dropout_is_taken_over,
                 inspect_prints_what_an_adapter_changes, wrong_adapters_are_refused, harmless_fields)

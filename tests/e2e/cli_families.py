@@ -241,8 +241,8 @@ def what_experts_lack_is_refused_by_name():
                          (("--tiles", 2), "--tiles 2 is not supported for mixtral, whose blocks have experts"),
                          (("--expert-group", 3), "--expert-group 3 must divide the model's 4 experts; the nearest that does is 2"),
                          (("--expert-group", 8), "--expert-group 8 must divide the model's 4 experts; the nearest that does is 4"),
-                         (("--lora", 4), "'all' in --lora-targets names matrices of experts"),
-                         (("--lora", 4, "--lora-targets", "q_proj,w1"), "'w1' in --lora-targets names matrices of experts")):
+                         (("--lora", 4, "--lora-dropout", 0.1), "adapters of experts are trained without dropout"),
+                         (("--lora", 4, "--lora-targets", "all-linear"), "'all-linear' in --lora-targets is PEFT's word; give all")):
         done = program.run("train", *model, "--steps", 1, *flags)
         if done.code == 0 or words not in " ".join(done.err.split()):
             problems.append(f"{flags}: {done.code}, {done.err!r}")

@@ -78,9 +78,9 @@ def is_step(line):
 
 
 def groups_train_as_one_rank_does():
-    """Whole, with frozen experts, with a frozen router, and with adapters of the attention."""
+    """Whole, with frozen experts, with a frozen router, and with adapters, of experts too."""
     ways = (("all", ()), ("experts", ("--freeze", "*.experts.[13].*")), ("router", ("--freeze", "*.gate.weight")),
-            ("lora", ("--lora", 4, "--lora-targets", "attention", "--lr", 3e-3)))
+            ("lora", ("--lora", 4, "--lr", 3e-3)))
     problems = []
     for model in CONFIGS:
         for what, flags in ways if model == "mixtral" else ways[:1]:
@@ -166,7 +166,7 @@ def all_tokens_on_the_experts_of_one_rank():
 
 
 def stages_and_placements_give_the_same_bits():
-    """At one --tensor, or --experts, and number of ranks."""
+    """At one --tensor, --experts or --lora, and number of ranks."""
     rows, partitioned = ("--sequence-parallel", "yes"), ("--partition-activations", "yes")
     places = (("device", ()), ("away", ("--place", EVERYTHING_AWAY)), ("recompute", ("--recompute", "all")),
               ("host", ("--place", "weights=host,grads=host,optimizer=host", "--update", "device")), ("rows", partitioned),
@@ -181,6 +181,7 @@ def stages_and_placements_give_the_same_bits():
     table += [("--experts", 2, 2, *place) for place in (("narrow", narrow), ("narrow-away", (*narrow, "--place", EVERYTHING_AWAY)))]
     table += [("--experts", 4, 2, f"narrow-{zero}", (*narrow, "--zero", zero, *flags))
               for zero, flags in ((0, ()), (2, ("--recompute", "all")), (3, ()), (3, ("--place", EVERYTHING_AWAY)))]
+    table += [("--lora", 2, 4, f"zero-{zero}-{name}", ("--zero", zero, *flags)) for zero in range(4) for name, flags in places[:2]]
     problems, numbers = [], {}
     for kind, ranks, group, what, flags in table:
         # Another order of micro-batches adds to a tied table in another order, as it does without groups.

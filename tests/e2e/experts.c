@@ -21,7 +21,8 @@ enum {
     JOINED_PLACES = 3
 }; /* PLACES: random streams */
 
-/* Trainings of the same numbers: with all experts, with frozen experts, whose matrices lie apart, and adapters. */
+/* Trainings of the same numbers: with all experts, with frozen experts, whose matrices lie apart, and adapters, also of
+ * experts, beside a quantized base too. */
 static const struct {
     sw_dtype type;
     sw_optimizer_format optimizer;
@@ -30,7 +31,9 @@ static const struct {
                  {SW_BF16, SW_OPTIMIZER_8BIT, {0}},
                  {SW_F32, SW_OPTIMIZER_FP32, {.freeze = "*.experts.[13].*,*.mlp.gate.*"}},
                  {SW_BF16, SW_OPTIMIZER_FP32, {.freeze = "*down_proj*,blocks:1"}},
-                 {SW_F32, SW_OPTIMIZER_FP32, {.lora = {.rank = 4, .targets = "attention"}}}};
+                 {SW_F32, SW_OPTIMIZER_FP32, {.lora = {.rank = 4, .targets = "attention"}}},
+                 {SW_F32, SW_OPTIMIZER_FP32, {.lora = {.rank = 4}}},
+                 {SW_BF16, SW_OPTIMIZER_8BIT, {.lora = {.rank = 3, .targets = "experts"}, .base = SW_BASE_NF4}}};
 enum { TRAININGS = sizeof trainings / sizeof trainings[0] };
 
 struct draws {
@@ -160,7 +163,7 @@ static void compare_gradients(sw_dtype type, const struct sw_tuning *tuning, int
 }
 
 static void experts_that_are_units_have_the_same_gradients(void **state) {
-    static const struct sw_tuning all = {0}, lora = {.lora = {.rank = 4, .targets = "attention"}};
+    static const struct sw_tuning all = {0}, lora = {.lora = {.rank = 4}};
     static const int64_t groups[] = {1, 2, 3, 6};
     (void)state;
     for (size_t i = 0; i < sizeof groups / sizeof groups[0]; i++) {
@@ -171,7 +174,7 @@ static void experts_that_are_units_have_the_same_gradients(void **state) {
 
 /* Some tensors of a unit frozen, whole units frozen, and narrow states, in groups of one to three micro-batches. */
 static void experts_that_are_units_have_the_same_bits_everywhere(void **state) {
-    static const int64_t groups[] = {1, 2, 3, 1, 2};
+    static const int64_t groups[TRAININGS] = {1, 2, 3, 1, 2, 2, 0};
     struct draws draws = {.stream = UNIT_PLACES};
     for (int t = 0; t < TRAININGS; t++) {
         const struct sw_model_config config = grouped_config(groups[t]);
