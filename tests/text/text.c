@@ -177,6 +177,29 @@ static void special_tokens_are_text(void **state) {
     json_decref(golden);
 }
 
+/* A character whose last byte but one has no token is one unknown token, and none of its bytes' tokens stays. */
+static void bytes_are_taken_all_or_none(void **state) {
+    (void)state;
+    json_t *golden = read_golden("llama2");
+    json_t *model = json_object_get(json_object_get(golden, "tokenizer"), "model"),
+           *vocabulary = json_object_get(model, "vocab");
+    json_object_set(vocabulary, "<no byte>", json_object_get(vocabulary, "<0x98>"));
+    json_object_del(vocabulary, "<0x98>");
+    struct sw_tokenizer *tokenizer = must_load(golden);
+    struct sw_text_encoder *encoder;
+    struct sw_token_list ids = {0};
+    static const struct sw_text text = {"\xF0\x9F\x98\x80", 4};
+    assert_int_equal(sw_text_encoder_create(tokenizer, &encoder), SW_OK);
+    assert_int_equal(sw_text_encode(encoder, text, (struct sw_encode_options){0}, &ids), SW_OK);
+    assert_true(ids.count > 0 && ids.id[ids.count - 1] == sw_tokenizer_find(tokenizer, "<unk>"));
+    for (size_t i = 0; i < ids.count; i++)
+        assert_true(ids.id[i] != sw_tokenizer_find(tokenizer, "<0xF0>"));
+    free(ids.id);
+    sw_text_encoder_destroy(encoder);
+    sw_tokenizer_destroy(tokenizer);
+    json_decref(golden);
+}
+
 /* Expressions with constructs that mean another thing in PCRE2 than in Oniguruma, or nothing, and their names. */
 static const struct {
     const char *expression, *says;
@@ -430,6 +453,7 @@ int main(void) {
         cmocka_unit_test(golden_cases),
         cmocka_unit_test(lookups),
         cmocka_unit_test(special_tokens_are_text),
+        cmocka_unit_test(bytes_are_taken_all_or_none),
         cmocka_unit_test(refused),
         cmocka_unit_test(files_in_parts),
         cmocka_unit_test(parts_have_the_same_tokens),
