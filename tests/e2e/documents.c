@@ -93,6 +93,7 @@ static void train(const struct harness_spec *of, packing how, struct outcome *ou
     struct harness_spec spec = *of;
     struct harness harness;
     struct sw_step_result result;
+    spec.shape.batch = BATCH;
     spec.shape.documents = how != ALONE;
     spec.micro_batches = sw_div_up(how == ALONE ? count_documents() : SEQUENCES, BATCH);
     must(harness_open(&spec, &harness));

@@ -365,8 +365,10 @@ static sw_status run(struct job *job, int variants) {
     for (int order = 0; order < ORDERS; order++)
         compare_with_one(job, &reference[order], job->alone);
     check_clips(job, job->alone);
+    /* Stage 3 has every variant, those before it every other one in turn: what a tier does at a stage below does not
+     * depend on the other tiers. */
     for (int zero = first_stage(job); zero <= SW_ZERO_WEIGHTS; zero++)
-        for (int variant = zero % 2; variant < variants; variant++)
+        for (int variant = zero % 2; variant < variants; variant += zero == SW_ZERO_WEIGHTS ? 1 : 2)
             SW_TRY(try_variant(job, reference, zero, variant, NO_SECONDARY));
     for (int variant = 0; job->part_ranks > 1 && variant < variants; variant++)
         for (int kept = ON_DEVICE; kept <= ON_HOST; kept++)

@@ -8,15 +8,16 @@
 enum { SAME_STEPS = 4, SAME_SEED = 20240607 };
 
 /* Four blocks of five grains in chunks of two, so that units are larger than a slot and their last chunk is ragged;
- * tied; two heads, of each of which an emulated GPU computes whole tiles; three micro-batches; clipping at a norm that
- * some steps exceed. */
+ * tied; two heads, of each of which an emulated GPU computes whole tiles; three micro-batches. */
 extern const struct sw_model_config same_config;
 /* Rotary positions, grouped heads with norms and a window, gated: all that the other has not; and its table is not
  * tied, so that a step may fetch only the rows that it names. */
 extern const struct sw_model_config same_rotary_config;
 /* Five experts, two for each token; tied. */
 extern const struct sw_model_config same_expert_config;
-#define SAME_CLIP 1.3
+/* The norm at which gradients are clipped: some steps exceed it and some do not. */
+#define SAME_CLIP same_clip()
+double same_clip(void);
 /* With one thread each for compute and updates: several spend most of the time of so small a model waking each other.
  */
 struct harness_spec same_spec(sw_dtype type);

@@ -5,9 +5,9 @@
 #include <string.h>
 
 enum {
-    SEEDS = 2400,
-    SEEDS_OF_ONE = 600,
-    SEEDS_OF_LIES = 600,
+    SEEDS = 1200,
+    SEEDS_OF_ONE = 300,
+    SEEDS_OF_LIES = 300,
     MOST_FLUSHES = 14,
     STEPS = 3,
     LIVES = 3,
