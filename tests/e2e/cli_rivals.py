@@ -97,7 +97,7 @@ class Rival:
         limit = program.limits.Limit(root=self.process.pid)
         # Ranks whose launcher was killed end a moment later, and so does a launcher whose rank was; some never do.
         while self.processes() and not limit.over():
-            time.sleep(0.02)
+            time.sleep(0.1)  # to look at all processes takes ten milliseconds
         hang = self.processes()
         for rank in hang:
             os.kill(rank, signal.SIGKILL)
