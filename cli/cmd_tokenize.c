@@ -42,7 +42,7 @@ static const struct sw_option options[] = {
     {.name = "--chat-format", .kind = SW_OPTION_STRING, AT(chat_format), .group = INPUT, .initial = "auto",
      .value = "NAME",
      .what = "how chats are written: chatml, qwen2, qwen2.5, qwen3, smollm2, llama3, llama3.1, zephyr, llama2, mistral, "
-             "mistral-spaced, mistral-v3, mistral-tekken, ministral or phi4; auto: as the model's chat template does"},
+             "mistral-spaced, mistral-v3, mistral-tekken, ministral, phi4 or harmony; auto: as the model's chat template does"},
     {.name = "--loss", .kind = SW_OPTION_CHOICE, AT(loss), .group = INPUT, .initial = "completions",
      .choices = SW_LOSS_CHOICES,
      .what = "tokens of chats and prompts that the model learns to write: the assistant's and the completions', or all"},

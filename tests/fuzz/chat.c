@@ -12,10 +12,10 @@
 #include <string.h>
 
 static const char *const names[] = {"chatml", "qwen2.5", "qwen3",   "smollm2",        "llama3", "llama3.1",
-                                    "zephyr", "llama2",  "mistral", "mistral-spaced", "phi4"};
+                                    "zephyr", "llama2",  "mistral", "mistral-spaced", "phi4",   "harmony"};
 static const char *const specials[] = {
-    "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
-    "<s>",          "</s>",       "<|system|>",          "<|user|>",          "<|assistant|>"};
+    "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<s>", "</s>",
+    "<|system|>",   "<|user|>",   "<|assistant|>",       "<|return|>",        "<|end|>"};
 static struct sw_tokenizer *tokenizer;
 static struct sw_text_encoder *encoder;
 static struct sw_chat_style styles[sizeof names / sizeof names[0]];

@@ -24,9 +24,19 @@ static const char *member(const json_t *object, const char *name) {
     return json_string_value(json_object_get(object, name));
 }
 
-static const char *const specials[] = {
-    "<|im_start|>", "<|im_end|>", "<|eot_id|>", "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<s>",
-    "</s>",         "[INST]",     "[/INST]",    "<|turn|>"};
+static const char *const specials[] = {"<|im_start|>",
+                                       "<|im_end|>",
+                                       "<|eot_id|>",
+                                       "<|begin_of_text|>",
+                                       "<|start_header_id|>",
+                                       "<|end_header_id|>",
+                                       "<s>",
+                                       "</s>",
+                                       "[INST]",
+                                       "[/INST]",
+                                       "<|turn|>",
+                                       "<|return|>",
+                                       "<|end|>"};
 enum { SPECIALS = sizeof specials / sizeof specials[0], ROOM = 4096 };
 
 /* Loads a tokenizer of bytes with special tokens; NULL: those of the formats. */
@@ -194,6 +204,7 @@ static void replies_have_a_loss(void **state) {
         {"mistral-tekken", "A</s>B</s>"},
         {"phi4", "A<|im_end|>B<|im_end|>"},
         {"qwen3", "A<|im_end|><think>\n\n</think>\n\nB<|im_end|>"},
+        {"harmony", "<|channel|>final<|message|>A<|channel|>final<|message|>B<|return|>"},
     };
     const struct sw_chat_turn turn[] = {{SW_CHAT_USER, {"<|im_end|></s>", 14}},
                                         {SW_CHAT_ASSISTANT, {"A", 1}},
@@ -201,7 +212,7 @@ static void replies_have_a_loss(void **state) {
                                         {SW_CHAT_ASSISTANT, {"B", 1}}};
     struct sw_tokenizer *tokenizer = load_tokenizer(state, NULL);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        char found[256];
+        char found[ROOM];
         struct sw_marked_text marked = {0};
         struct sw_chat_style style;
         must_open(state, tokenizer, NULL, NULL, cases[i].format, &style);
@@ -285,9 +296,9 @@ static void tokens_of_templates_are_special(void **state) {
 
 /* A chat that goes on turn by turn is the text of the whole chat, with a reply opened. */
 static void chats_go_on(void **state) {
-    static const char *const names[] = {"chatml",         "qwen2.5",    "smollm2",        "llama3",
-                                        "llama3.1",       "zephyr",     "llama2",         "mistral",
-                                        "mistral-spaced", "mistral-v3", "mistral-tekken", "ministral"};
+    static const char *const names[] = {"chatml",         "qwen2.5",   "smollm2", "llama3",         "llama3.1",
+                                        "zephyr",         "llama2",    "mistral", "mistral-spaced", "mistral-v3",
+                                        "mistral-tekken", "ministral", "harmony"};
     const struct sw_chat_turn turn[] = {
         {SW_CHAT_USER, {"a", 1}}, {SW_CHAT_ASSISTANT, {"A", 1}}, {SW_CHAT_USER, {"b", 1}}};
     struct sw_tokenizer *tokenizer = load_tokenizer(state, NULL);
@@ -303,8 +314,8 @@ static void chats_go_on(void **state) {
         const size_t end = whole.text.bytes - more.text.bytes;
         assert_memory_equal(whole.text.data, begun.text.data, begun.text.bytes);
         assert_memory_equal(whole.text.data + end, more.text.data, more.text.bytes);
-        /* Between them is the reply, as the model writes it: with the token that ends its turn. */
-        const char *token = style.end_of_turn;
+        /* Between them is the reply, with the token that ends its turn; in one format another than the model writes. */
+        const char *token = style.earlier_end != NULL ? style.earlier_end : style.end_of_turn;
         assert_memory_equal(whole.text.data + end - strlen(token), token, strlen(token));
         sw_marked_text_release(&whole);
         sw_marked_text_release(&begun);

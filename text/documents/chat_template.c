@@ -89,22 +89,36 @@
     "{% for m in messages %}<|im_start|>{{ m.role }}<|im_sep|>{{ m.content }}<|im_end|>{% endfor %}"                   \
     "{% if add_generation_prompt %}<|im_start|>assistant<|im_sep|>{% endif %}"
 
+/* gpt-oss, without tools. Each chat begins with the published system turn, but for its date, which would make the same
+ * chat another text each day; a system turn of a chat is the developer's. Only the last reply ends with <|return|>:
+ * what ends earlier ones is not learnt. */
+#define HARMONY_END "<|end|>"
+#define HARMONY                                                                                                        \
+    "<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\nKnowledge cutoff: "         \
+    "2024-06\n\nReasoning: medium\n\n# Valid channels: analysis, commentary, final. Channel must be included for "     \
+    "every message.<|end|>{% for m in messages %}{% if m.role == 'assistant' %}<|start|>assistant{% generation %}"     \
+    "<|channel|>final<|message|>{{ m.content }}{% if loop.last %}<|return|>{% endif %}{% endgeneration %}"             \
+    "{% if not loop.last %}" HARMONY_END "{% endif %}{% elif m.role == 'system' %}<|start|>developer<|message|>"       \
+    "# Instructions\n\n{{ m.content }}<|end|>{% else %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>"         \
+    "{% endif %}{% endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+
 static const struct sw_chat_format formats[] = {
-    {"chatml", CHATML, "<s>"},
-    {"qwen2", CHATML_WITH("You are a helpful assistant."), "<s>"},
-    {"qwen2.5", CHATML_WITH("You are Qwen, created by Alibaba Cloud. You are a helpful assistant."), "<s>"},
-    {"qwen3", QWEN3, "<s>"},
-    {"smollm2", CHATML_WITH("You are a helpful AI assistant named SmolLM, trained by Hugging Face"), "<s>"},
-    {"llama3", "{{ bos_token }}" LLAMA3, "<|begin_of_text|>"},
-    {"llama3.1", LLAMA31, "<|begin_of_text|>"},
-    {"zephyr", ZEPHYR, "<s>"},
-    {"llama2", LLAMA2, "<s>"},
-    {"mistral", MISTRAL, "<s>"},
-    {"mistral-spaced", MISTRAL_SPACED, "<s>"},
-    {"mistral-v3", MISTRAL_V3(" ", " {{ m.content | trim }}"), "<s>"},
-    {"mistral-tekken", MISTRAL_V3("", "{{ m.content }}"), "<s>"},
-    {"ministral", MISTRAL_V3("", " {{ m.content | trim }}"), "<s>"},
-    {"phi4", PHI4, "<s>"},
+    {"chatml", CHATML, "<s>", NULL},
+    {"qwen2", CHATML_WITH("You are a helpful assistant."), "<s>", NULL},
+    {"qwen2.5", CHATML_WITH("You are Qwen, created by Alibaba Cloud. You are a helpful assistant."), "<s>", NULL},
+    {"qwen3", QWEN3, "<s>", NULL},
+    {"smollm2", CHATML_WITH("You are a helpful AI assistant named SmolLM, trained by Hugging Face"), "<s>", NULL},
+    {"llama3", "{{ bos_token }}" LLAMA3, "<|begin_of_text|>", NULL},
+    {"llama3.1", LLAMA31, "<|begin_of_text|>", NULL},
+    {"zephyr", ZEPHYR, "<s>", NULL},
+    {"llama2", LLAMA2, "<s>", NULL},
+    {"mistral", MISTRAL, "<s>", NULL},
+    {"mistral-spaced", MISTRAL_SPACED, "<s>", NULL},
+    {"mistral-v3", MISTRAL_V3(" ", " {{ m.content | trim }}"), "<s>", NULL},
+    {"mistral-tekken", MISTRAL_V3("", "{{ m.content }}"), "<s>", NULL},
+    {"ministral", MISTRAL_V3("", " {{ m.content | trim }}"), "<s>", NULL},
+    {"phi4", PHI4, "<s>", NULL},
+    {"harmony", HARMONY, "<|startoftext|>", HARMONY_END},
 };
 enum { FORMATS = sizeof formats / sizeof formats[0] };
 
@@ -119,7 +133,7 @@ static const struct sw_chat_format *chat_format_find(const char *name) {
 /* Returns the names of all formats, for messages: "chatml, qwen2, ...". */
 static const char *chat_format_names(void) {
     return "chatml, qwen2, qwen2.5, qwen3, smollm2, llama3, llama3.1, zephyr, llama2, mistral, mistral-spaced, "
-           "mistral-v3, mistral-tekken, ministral, phi4";
+           "mistral-v3, mistral-tekken, ministral, phi4, harmony";
 }
 
 sw_status sw_chat_format_check(const char *name) {
@@ -342,6 +356,7 @@ static sw_status choose(const char *folder, const char *name, const struct chat_
         return status == SW_OK ? SW_OK : refuse(status, folder);
     }
     style->format = format->name;
+    style->earlier_end = format->earlier_end;
     const struct sw_text text = {format->chat_template, strlen(format->chat_template)};
     return sw_fail_while(open_template(style, text, tokenizer), "looking at the chat format %s", format->name);
 }
@@ -486,9 +501,13 @@ static size_t begin_by_opening(const struct rendering *r, size_t from, size_t co
 
 /* Returns where the token that ends a turn ends: the first one at `from` or later, before other content. */
 static size_t end_of_reply(const struct rendering *r, size_t from) {
-    for (size_t at = from; at < r->text.bytes.bytes && content_at(r, at) == 0; at++)
+    const char *earlier = r->style->earlier_end;
+    for (size_t at = from; at < r->text.bytes.bytes && content_at(r, at) == 0; at++) {
         if (template_has(r, at, r->style->end_of_turn))
             return at + strlen(r->style->end_of_turn);
+        if (earlier != NULL && template_has(r, at, earlier))
+            return at + strlen(earlier);
+    }
     return SIZE_MAX;
 }
 

@@ -63,6 +63,8 @@ struct sw_chat_style {
     const char *format;               /* name of the format; NULL: the folder's own template */
     struct sw_jinja_variable *token;  /* bos_token and others that the folder names; owned, [tokens] */
     size_t tokens;
+    const char
+        *earlier_end; /* what ends the replies before the last where that is another token; NULL: the same. Not owned */
     char *end_of_turn;     /* spelling of the special token that ends a reply */
     char *opening;         /* what the template puts before the reply it asks for; "": nothing */
     char *behind_question; /* what it puts between a question and the reply, such as "[/INST]" */
@@ -80,6 +82,7 @@ struct sw_chat_format {
     const char *name;
     const char *chat_template; /* Jinja */
     const char *begin;         /* bos_token, if the model's folder names none */
+    const char *earlier_end;   /* what ends replies before the last one; NULL: what ends the last one */
 };
 
 /* Refuses a name that is neither a format's nor "auto", and lists the formats. */
