@@ -46,7 +46,7 @@ def shapes():
 
 
 def in_mxfp4(name, shape, draw):
-    """What the file has, rows of `in` elements, and the values as the model has them."""
+    """Returns the codes and scales of a file, in rows of `in` elements, and the values as the model has them."""
     experts, inputs, outputs = shape
     count = experts * inputs * outputs
     codes, scales = draw.randbytes(count // 2), bytes(draw.randint(119, 122) for _ in range(count // GROUP))
