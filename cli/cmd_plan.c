@@ -851,7 +851,7 @@ static sw_status print_json(const struct sw_job *p, const struct sw_helps *helps
     json_object_set_new(root, "frozen", frozen_json(p));
     json_object_set_new(root, "ranks", json_integer(sw_settings_ranks(p->settings)));
     json_object_set_new(root, "zero",
-                        sw_settings_state_ranks(p->settings) > 1 ? json_integer(p->plan->spec.zero) : json_null());
+                        sw_settings_most_state_ranks(p->settings) > 1 ? json_integer(p->plan->spec.zero) : json_null());
     json_object_set_new(root, "tensor", tensor_json(p));
     json_object_set_new(root, "expert_ranks", json_integer(p->settings->experts));
     json_object_set_new(root, "tensor_choice", tensor_choice_json(&p->tensor_prices));

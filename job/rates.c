@@ -509,7 +509,7 @@ static void describe(const struct sw_rates_target *target, char text[SHAPE_CHARS
         snprintf(experts, sizeof experts, " experts %lld/%lld of %lld in units of %lld", (long long)c->chosen_experts,
                  (long long)c->experts, (long long)c->expert_ffn, (long long)c->expert_group);
     if (sw_settings_shares_experts(s))
-        snprintf(among, sizeof among, " among %lld", (long long)s->experts);
+        snprintf(among, sizeof among, " apart among %lld", (long long)s->experts);
     snprintf(
         text, SHAPE_CHARS,
         "%s vocab %lld hidden %lld layers %lld heads %lld/%lld of %lld ffn %lld%s%s in %lld tiles, micro-batches of "

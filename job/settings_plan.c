@@ -273,7 +273,7 @@ static sw_status choose_stage(const struct sw_settings *settings, const struct s
     *out = open ? SW_ZERO_NONE : (int)settings->zero;
     if (open && sw_settings_gather(settings) != SW_QUANT_NONE)
         *out = SW_ZERO_WEIGHTS;
-    if (!open || sw_settings_state_ranks(settings) == 1 || *out == SW_ZERO_WEIGHTS)
+    if (!open || sw_settings_most_state_ranks(settings) == 1 || *out == SW_ZERO_WEIGHTS)
         return SW_OK;
     struct sw_plan *plan = NULL;
     const sw_status status = outline_share(settings, model, (struct share){.stage = SW_ZERO_GRADS}, NULL, &plan);
@@ -427,7 +427,7 @@ static sw_status make_outline(const struct sw_settings *settings, const struct s
                               const struct pricing *pricing, struct sw_plan_lack *out_lack, struct sw_plan **out) {
     static const int open[] = {SW_ZERO_GRADS, SW_ZERO_WEIGHTS};
     struct share share = {.rank = (int)sw_settings_state_rank(settings)};
-    if (pricing != NULL && settings->zero == SW_OPTION_AUTO && sw_settings_state_ranks(settings) > 1 &&
+    if (pricing != NULL && settings->zero == SW_OPTION_AUTO && sw_settings_most_state_ranks(settings) > 1 &&
         sw_settings_gather(settings) == SW_QUANT_NONE)
         return search(settings, model, open, sizeof open / sizeof open[0], pricing, out);
     SW_TRY(choose_stage(settings, model, &share.stage));

@@ -36,6 +36,13 @@ static struct saved routed(const struct sw_model *model, const struct sw_unit_ca
     };
 }
 
+/* Returns the intermediates of the block before its experts, for a call of these. */
+static struct saved saved_of_block(const struct sw_model *model, const struct sw_unit_call *call) {
+    struct sw_unit_call block = *call;
+    block.unit--;
+    return sw_saved_of(model, &block);
+}
+
 static sw_status send_rows(const struct sw_model *model, const struct sw_unit_call *call) {
     return sw_copy_on_device(call->stream, rows_of(model, call->out, model->cut.expert_rank),
                              sw_saved_of(model, call).norm2_out, sent_bytes(model));
@@ -74,7 +81,7 @@ sw_status sw_group_forward(struct sw_model *model, const struct sw_unit_call *ca
     for (int rank = 0; rank < model->cut.expert_ranks; rank++) {
         struct sw_unit_call rows = call_for(model, call, rank);
         rows.out = rows_of(model, call->out, rank);
-        const void *residual = rank == model->cut.expert_rank ? sw_saved_of(model, call).residual : NULL;
+        const void *residual = rank == model->cut.expert_rank ? saved_of_block(model, call).residual : NULL;
         SW_TRY(sw_experts_forward(model, &rows, rows_of(model, call->normed, rank), residual, &s));
     }
     return SW_OK;

@@ -636,8 +636,8 @@ static sw_status recompute(void *context, const struct sw_unit_call *call) {
     struct sw_model *model = context;
     if (model->cut.ranks > 1)
         return rank_recompute(model, call);
-    if (model->cut.expert_ranks > 1)
-        return sw_group_recompute(model, call);
+    if (model->cut.expert_ranks > 1) /* experts keep nothing */
+        return sw_tile_of(&model->cut, call->unit).kind == SHARED_EXPERTS ? SW_OK : sw_group_recompute(model, call);
     return passes_of(model, call)->recompute(model, call);
 }
 

@@ -63,10 +63,12 @@ sw_status sw_model_units(const struct sw_model_config *config, int64_t tiles, sw
  * ranks, or the numbers of tiles, that fit.
  *
  * With `experts` the ranks of a group share out the experts and nothing else: each has a run of them whole, and all
- * other tensors are replicated. */
+ * other tensors are replicated. A block is then two units: all but router and experts, which all ranks of a job share
+ * as they do embedding and head, and these. With `joined` it is one unit, as in runs of older versions: such units are
+ * only read. */
 struct sw_model_group {
     int ranks, rank;
-    bool experts;
+    bool experts, joined;
 };
 sw_status sw_model_group_units(const struct sw_model_config *config, const struct sw_model_group *group, int64_t tiles,
                                sw_optimizer_format optimizer, const struct sw_tuning *tuning, struct sw_units **out);

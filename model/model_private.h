@@ -11,8 +11,9 @@
 
 enum embedding_tensor { TOKEN_TABLE, POSITION_TABLE };
 
-/* Kinds of units between embedding and head: a block; the first or a later tile of one of its halves; or, where experts
- * are units, a block without its experts, or some of these. Each kind has a range of the block's tensors. */
+/* Kinds of units between embedding and head: a block; the first or a later tile of one of its halves; where experts are
+ * units, a block without its experts, or some of these; or, where an expert group shares out the experts, a block
+ * without router and experts, or these. Each kind has a range of the block's tensors. */
 enum block_kind {
     BLOCK_WHOLE,
     ATTENTION_FIRST,
@@ -21,6 +22,8 @@ enum block_kind {
     MLP_NEXT,
     BLOCK_ROUTED,
     EXPERT_GROUP,
+    SHARED_BLOCK,
+    SHARED_EXPERTS,
     BLOCK_KINDS
 };
 struct sw_block_range {
@@ -34,18 +37,24 @@ struct sw_tile {
     bool first, last; /* the first and last tile of its half, or unit of its block; a single one is both */
 };
 /* How blocks are cut into units: each half among `ranks` ranks of a tensor group, and this rank's part into `tiles`
- * tiles. With both 1 a block is one unit, of which each of expert_ranks ranks has some experts. */
+ * tiles. With both 1 a block is one unit; but where each of expert_ranks ranks has some experts it is two, unless they
+ * are joined. */
 struct sw_cut {
     int64_t tiles;
     int ranks, rank;
     int64_t expert_units; /* units that the experts of a block are; 0: they are in one unit with all of the block */
     int expert_ranks, expert_rank; /* 0 or 1 ranks: all experts */
+    bool joined;                   /* experts that ranks share out are in one unit with their block */
 };
 /* Returns the number of parts of a half: the tiles of all ranks, rank after rank. */
 static inline int64_t sw_cut_parts(const struct sw_cut *cut) {
     return cut->ranks * cut->tiles;
 }
 struct sw_tile sw_tile_of(const struct sw_cut *cut, int64_t unit);
+/* Tells whether experts that ranks share out are units of their own. */
+static inline bool sw_cut_shares_out(const struct sw_cut *cut) {
+    return cut->expert_ranks > 1 && !cut->joined;
+}
 /* Tells whether a tensor group has more ranks than the model has key-value heads. Every rank then has the projections
  * of all keys and values, and computes with the one head that its queries attend to. The part of such a rank is one
  * tile. */

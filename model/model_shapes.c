@@ -275,7 +275,7 @@ static void lay_saved(const struct sw_model *model, enum block_kind kind, struct
         s->log_sum_exp = place(&s->saved_bytes, row_bytes * model->attention.heads);
         s->attention_out = place(&s->saved_bytes, typed_rows * w->q);
     }
-    if (kind == BLOCK_WHOLE || kind == BLOCK_ROUTED)
+    if (kind == BLOCK_WHOLE || kind == BLOCK_ROUTED || kind == SHARED_BLOCK)
         s->residual = place(&s->saved_bytes, typed_rows * c->hidden);
     if (has(kind, ROUTER) && c->experts > 0 && model->cut.expert_ranks <= 1)
         lay_routing(model, &s->saved_bytes, s);
@@ -594,15 +594,16 @@ struct sw_unit_cost sw_model_unit_cost(const struct sw_model *model, int64_t uni
     if (unit == 0)
         return (struct sw_unit_cost){.output_bytes = hidden_bytes};
     const struct sw_tile tile = sw_tile_of(&model->cut, unit);
+    const bool shared = tile.kind == SHARED_BLOCK || tile.kind == SHARED_EXPERTS;
     return (struct sw_unit_cost){
-        .output_bytes = tile.last ? hidden_bytes : handed_bytes(model, &tile),
+        .output_bytes = tile.last || shared ? hidden_bytes : handed_bytes(model, &tile),
         .saved_bytes = model->saved[tile.kind].saved_bytes,
         .derived_bytes = model->saved[tile.kind].derived_bytes,
         .unnormed_bytes = model->saved[tile.kind].unnormed_bytes,
         .cache_bytes = has(tile.kind, QKV_WEIGHT) ? 2 * sw_cache_values_offset(model) : 0,
         .routing_bytes = tile.kind == BLOCK_ROUTED ? (model->config.experts + 1) * (int64_t)sizeof(int32_t) : 0,
         .routed = tile.kind == EXPERT_GROUP,
-        .shares_input = !tile.first && tile.index > 1,
+        .shares_input = !tile.first && (shared || tile.index > 1),
         .continues = !tile.first,
         .adapted = model->adapter != NULL,
     };

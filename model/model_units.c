@@ -63,6 +63,8 @@ static const struct sw_block_range ranges[BLOCK_KINDS] = {
     [MLP_NEXT] = {UP_WEIGHT, DOWN_BIAS},
     [BLOCK_ROUTED] = {NORM1_SCALE, UP_WEIGHT},
     [EXPERT_GROUP] = {EXPERTS, BLOCK_TENSORS},
+    [SHARED_BLOCK] = {NORM1_SCALE, ROUTER},
+    [SHARED_EXPERTS] = {ROUTER, BLOCK_TENSORS},
 };
 
 struct sw_block_range sw_block_range(enum block_kind kind) {
@@ -95,6 +97,14 @@ struct sw_tile sw_tile_of(const struct sw_cut *cut, int64_t unit) {
     const int64_t tiles = cut->tiles;
     if (cut->expert_units > 0)
         return expert_tile(cut, unit);
+    if (sw_cut_shares_out(cut)) {
+        const bool block = unit % 2 == 1;
+        return (struct sw_tile){.kind = block ? SHARED_BLOCK : SHARED_EXPERTS,
+                                .layer = (unit - 1) / 2,
+                                .index = !block,
+                                .first = block,
+                                .last = !block};
+    }
     if (sw_cut_parts(cut) == 1)
         return (struct sw_tile){.kind = BLOCK_WHOLE, .layer = unit - 1, .first = true, .last = true};
     const int64_t within = (unit - 1) % (2 * tiles), index = within % tiles;
@@ -274,7 +284,9 @@ static sw_status add_block_tensor(const struct sw_units *units, struct sw_unit *
 static void name_block(struct sw_unit *unit, const struct sw_cut *cut, struct sw_tile tile,
                        struct sw_expert_run experts) {
     const bool attends = tile.kind == ATTENTION_FIRST || tile.kind == ATTENTION_NEXT;
-    if (experts.count > 0 && tile.kind == EXPERT_GROUP)
+    if (tile.kind == SHARED_EXPERTS) /* alike on all ranks, which have different ones */
+        snprintf(unit->name, sizeof unit->name, "block %d experts", (int)tile.layer);
+    else if (experts.count > 0 && tile.kind == EXPERT_GROUP)
         snprintf(unit->name, sizeof unit->name, "block %d experts %d-%d", (int)tile.layer, (int)experts.first,
                  (int)(experts.first + experts.count - 1));
     else if (sw_cut_parts(cut) == 1)
@@ -323,6 +335,7 @@ static sw_status add_all_tensors(struct sw_units *units, const struct sw_model_c
         for (int t = range.first; t < range.end; t++)
             SW_TRY(add_block_tensor(units, &units->unit[u], c, cut, tile, sw_experts_in(c, cut, u),
                                     (enum sw_block_tensor)t));
+        units->unit[u].shared_out = tile.kind == SHARED_EXPERTS;
     }
     snprintf(head->name, sizeof head->name, "head");
     SW_TRY(add_final_norm(head, names->final_norm_scale, c->hidden, cut));
@@ -430,12 +443,19 @@ static sw_status check_as_stored(const struct sw_model_config *c, const struct s
                    c->family);
 }
 
+/* Lets all ranks of the job share what every rank of an expert group has, but for the routers beside experts. */
+static void share_with_all(struct sw_units *units) {
+    for (int64_t u = 0; u < units->count; u++)
+        for (int64_t t = 0; !units->unit[u].shared_out && t < units->unit[u].tensor_count; t++)
+            units->unit[u].tensor[t].part.replicated = false;
+}
+
 static sw_status make_units(const struct sw_model_config *config, const struct sw_cut *cut,
                             sw_optimizer_format optimizer, const struct sw_tuning *tuning, struct sw_units **out) {
     struct sw_units *units;
-    const int64_t block_units = cut->expert_units > 0    ? 1 + cut->expert_units
-                                : sw_cut_parts(cut) == 1 ? 1
-                                                         : 2 * cut->tiles;
+    const int64_t block_units = cut->expert_units > 0                               ? 1 + cut->expert_units
+                                : sw_cut_parts(cut) == 1 && !sw_cut_shares_out(cut) ? 1
+                                                                                    : 2 * cut->tiles;
     SW_TRY(check_as_stored(config, tuning));
     SW_TRY(sw_units_create(config->layers * block_units + 2, &units));
     units->tied = config->tied_embeddings;
@@ -445,6 +465,8 @@ static sw_status make_units(const struct sw_model_config *config, const struct s
     if (status == SW_OK)
         status =
             sw_tuning_apply(tuning, config, cut->expert_ranks > 1 ? cut->expert_ranks : cut->ranks, cut->tiles, units);
+    if (sw_cut_shares_out(cut))
+        share_with_all(units);
     if (status == SW_OK)
         status = sw_units_seal(units);
     if (status != SW_OK) {
@@ -630,7 +652,8 @@ sw_status sw_model_group_units(const struct sw_model_config *config, const struc
         return sw_model_units(config, tiles, optimizer, tuning, out);
     if (!group->experts)
         return sw_model_rank_units(config, group->ranks, group->rank, tiles, optimizer, tuning, out);
-    const struct sw_cut cut = {.tiles = tiles, .ranks = 1, .expert_ranks = group->ranks, .expert_rank = group->rank};
+    const struct sw_cut cut = {
+        .tiles = tiles, .ranks = 1, .expert_ranks = group->ranks, .expert_rank = group->rank, .joined = group->joined};
     SW_TRY(check_experts(config, group->ranks, tiles));
     SW_TRY(check_whole(config, optimizer, tuning));
     struct sw_units *units;

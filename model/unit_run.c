@@ -352,19 +352,19 @@ bool sw_unit_run_has_products(const struct sw_unit_run *run) {
     return run->ops.last_product != NULL;
 }
 
-/* Runs a pass of a block whose experts a group shares out, without what the ranks exchange in it. */
+/* Runs a pass of a block whose experts a group shares out, or of these, without what the ranks exchange in it. */
 static sw_status run_shared(struct sw_unit_run *run, sw_unit_pass pass) {
-    struct sw_unit_call call = run->call, experts = run->call;
+    struct sw_unit_call block = run->call, experts = run->call;
     const struct sw_unit_ops *ops = &run->ops;
-    call.out = run->normed;
+    const bool forward = pass == SW_UNIT_FORWARD;
+    block.out = run->normed;
     experts.normed = run->normed;
-    if (pass == SW_UNIT_FORWARD) {
-        SW_TRY(ops->send(ops->context, &call));
-        return ops->experts_forward(ops->context, &experts);
-    }
-    SW_TRY(ops->recall(ops->context, &call));
-    SW_TRY(ops->experts_backward(ops->context, &experts));
-    return ops->backward(ops->context, &call);
+    if (run->units->unit[run->call.unit].shared_out)
+        return (forward ? ops->experts_forward : ops->experts_backward)(ops->context, &experts);
+    if (forward)
+        return ops->send(ops->context, &block);
+    SW_TRY(ops->recall(ops->context, &block));
+    return ops->backward(ops->context, &block);
 }
 
 sw_status sw_unit_run_pass(struct sw_unit_run *run, sw_unit_pass pass) {

@@ -153,6 +153,11 @@ static float *part_of(struct sw_gathered_masters *self, int64_t rank) {
     return self->all + rank * GATHERED_GRAINS * SW_GRAIN_ELEMS;
 }
 
+/* Returns how many parts of a unit the ranks have: those of a group, or one that all ranks share. */
+static int parts_of(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_job_ranks(plan) / sw_plan_unit_ranks(plan, unit);
+}
+
 /* Reads the requested grains that this rank holds into its part of `all`. */
 static sw_status read_own(struct sw_gathered_masters *self, const struct request *request) {
     const struct sw_unit *unit = &self->trainer->job.plan->spec.units->unit[request->unit];
@@ -160,7 +165,8 @@ static sw_status read_own(struct sw_gathered_masters *self, const struct request
     const int64_t first = sw_max_i64(request->first, has.first_grain);
     const int64_t end = sw_min_i64(request->first + request->count, has.first_grain + has.grains);
     float *own = part_of(self, sw_ranks_rank(self->trainer->ranks));
-    if (request->tensor_rank != sw_settings_part_rank(&self->trainer->run.settings) || first >= end)
+    const bool of_part = parts_of(self->trainer->job.plan, request->unit) > 1;
+    if ((of_part && request->tensor_rank != sw_settings_part_rank(&self->trainer->run.settings)) || first >= end)
         return SW_OK;
     SW_TRY(sw_engine_read_optimizer(self->trainer->engine, request->unit, first, end - first, self->records));
     for (int64_t g = first; g < end; g++)
@@ -178,16 +184,17 @@ static sw_status exchange(struct sw_gathered_masters *self, const struct request
                         : SW_OK;
 }
 
-/* Returns the rank that holds a grain of a part, among the ranks with this number in their tensor groups. */
+/* Returns the rank that holds a grain of a part, among the ranks with this number in their groups; or of a unit that
+ * all ranks share. */
 static int64_t owner_of(const struct part *part, int64_t unit, int64_t grain) {
-    const struct sw_gathered_masters *self = part->masters;
-    const int sharers = (int)sw_settings_state_ranks(&self->trainer->run.settings);
+    const struct sw_plan *plan = part->masters->trainer->job.plan;
+    const int sharers = sw_plan_unit_ranks(plan, unit), parts = parts_of(plan, unit);
     const struct sw_unit *of = &part->units->unit[unit];
     const int64_t trained = of->grains - of->trained_grain;
     int sharer = 0;
     while (sharer + 1 < sharers && grain - of->trained_grain >= sw_shard(trained, sharers, sharer + 1).first_grain)
         sharer++;
-    return sharer * self->tensor_ranks + part->tensor_rank;
+    return (int64_t)sharer * parts + (parts > 1 ? part->tensor_rank : 0);
 }
 
 /* Brings a grain of a part, and some that follow it, to rank 0's part of `all`. */

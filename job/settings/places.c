@@ -124,7 +124,10 @@ void sw_places_folder_name(const struct sw_store_owner *owner, char name[SW_OWNE
     char tensor[SW_OWNER_FOLDER_CHARS / 2] = "";
     name[0] = '\0';
     if (owner->tensor_ranks > 1)
-        snprintf(tensor, sizeof tensor, "-%s-%lld", owner->by_experts ? "experts" : "tensor",
+        snprintf(tensor, sizeof tensor, "-%s-%lld",
+                 !owner->by_experts ? "tensor"
+                 : owner->joined    ? "experts"
+                                    : "experts-of",
                  (long long)owner->tensor_ranks);
     if (owner->ranks > 1 || narrow)
         snprintf(name, SW_OWNER_FOLDER_CHARS, "rank-%lld-of-%lld%s%s%s%s", (long long)owner->rank,

@@ -22,6 +22,7 @@ struct sw_store_owner {
     int64_t local_rank;            /* number among the ranks of its machine */
     int64_t tensor_ranks;          /* size of groups, whose ranks each have a part of the state; 0 or 1: no groups */
     bool by_experts;               /* the groups are those of --experts */
+    bool joined;                   /* by an older version (struct sw_run) */
     bool whole;                    /* every rank has the whole optimizer state (--zero 0) */
     sw_optimizer_format optimizer; /* format of the optimizer state */
 };

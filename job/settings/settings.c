@@ -212,6 +212,10 @@ int64_t sw_settings_state_ranks(const struct sw_settings *settings) {
     return sw_settings_ranks(settings) / sw_settings_part_ranks(settings);
 }
 
+int64_t sw_settings_most_state_ranks(const struct sw_settings *settings) {
+    return sw_settings_shares_experts(settings) ? sw_settings_ranks(settings) : sw_settings_state_ranks(settings);
+}
+
 int64_t sw_settings_state_rank(const struct sw_settings *settings) {
     return settings->rank / sw_settings_part_ranks(settings);
 }
@@ -340,9 +344,8 @@ int64_t sw_settings_parameters(const struct sw_settings *settings, const struct 
         for (int64_t t = 0; t < units->unit[u].tensor_count; t++) {
             const struct sw_tensor *tensor = &units->unit[u].tensor[t];
             if (u == 0 || sw_unit_find(&units->unit[u - 1], tensor->name) == NULL)
-                parameters +=
-                    sw_tensor_whole_elems(tensor) *
-                    (sw_settings_shares_experts(settings) && !tensor->part.replicated ? settings->experts : 1);
+                parameters += sw_tensor_whole_elems(tensor) *
+                              (units->unit[u].shared_out && !tensor->part.replicated ? settings->experts : 1);
         }
     return parameters;
 }
@@ -487,7 +490,7 @@ struct sw_store_owner sw_settings_owner(const struct sw_settings *settings) {
                                    .local_rank = settings->local_rank,
                                    .tensor_ranks = sw_settings_part_ranks(settings),
                                    .by_experts = sw_settings_shares_experts(settings),
-                                   .whole = sw_settings_state_ranks(settings) > 1 && settings->zero == 0,
+                                   .whole = sw_settings_most_state_ranks(settings) > 1 && settings->zero == 0,
                                    .optimizer = sw_settings_optimizer(settings)};
 }
 

@@ -165,6 +165,9 @@ int64_t sw_settings_part_ranks(const struct sw_settings *settings);
 int64_t sw_settings_part_rank(const struct sw_settings *settings);
 int64_t sw_settings_state_ranks(const struct sw_settings *settings);
 int64_t sw_settings_state_rank(const struct sw_settings *settings);
+/* Returns the most ranks that share the state of anything: with --experts all ranks, which share what has no experts.
+ */
+int64_t sw_settings_most_state_ranks(const struct sw_settings *settings);
 /* Tells whether the groups are those of --experts. */
 bool sw_settings_shares_experts(const struct sw_settings *settings);
 /* Return the node topology of the groups of --tensor or --experts: the fewest ranks that a group has on one node; the

@@ -284,7 +284,7 @@ static const struct sw_option options[] = {
     {.name = "--experts", INT(experts), .commands = ALL, .group = RANKS, .initial = "1", .value = "N", .int_min = 1,
      .int_max = SW_SETTINGS_MOST_RANKS,
      .what = "share out the experts of each block in groups of N neighbouring ranks, which give each other the rows of "
-             "their sequences; --zero then splits among the ranks with the same experts"},
+             "their sequences; --zero then splits experts among the ranks with the same ones"},
     {.name = "--partition-activations", CHOICE(partition), .commands = ALL, .group = RANKS, .initial = "auto",
      .choices = "auto|yes|no",
      .what = "with --tensor, each rank keeps only its rows of a layer's input for the backward pass, and the group"

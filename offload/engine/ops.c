@@ -54,10 +54,10 @@ static uint64_t draw_of(const struct sw_engine *engine, const struct step_contex
     return (uint64_t)(((context->input.step - 1) * ranks + rank) * spec->micro_batches + micro + 1);
 }
 
-/* Returns this rank's rows of a piece with those of all ranks of an expert group, if the unit has its experts there. */
+/* Returns this rank's rows of a piece with those of all ranks of an expert group, if the unit sends some there. */
 static void *sent_rows_of(const struct sw_engine *engine, int64_t unit, void *piece) {
     const struct sw_plan *plan = engine->plan;
-    if (piece == NULL || !sw_plan_shares_experts(plan, unit))
+    if (piece == NULL || !sw_plan_sends_rows(plan, unit))
         return piece;
     return (char *)piece + sw_plan_rows_of(plan, sw_plan_group_rank(plan)).first_grain * sw_plan_row_bytes(plan);
 }
@@ -115,8 +115,8 @@ static sw_status run_unit(const struct op_run *run) {
     case SW_OP_RECALL_ROWS: return ops->recall(ops->context, &call);
     case SW_OP_BACKWARD_EXPERTS: return ops->experts_backward(ops->context, &call);
     case SW_OP_BACKWARD:
-        return sw_plan_shares_experts(engine->plan, op->unit) ? ops->backward(ops->context, &call)
-                                                              : run_backward(ops, &call);
+        return sw_plan_sends_rows(engine->plan, op->unit) ? ops->backward(ops->context, &call)
+                                                          : run_backward(ops, &call);
     case SW_OP_BACKWARD_LAST: return ops->last_product(ops->context, &call);
     case SW_OP_BACKWARD_FIRST: return ops->first_product(ops->context, &call);
     case SW_OP_FORWARD_BACKWARD_HEAD: return ops->head(ops->context, &call);
@@ -327,7 +327,7 @@ static sw_status end_collective(const struct lane *lane, struct sw_comm_request 
 static const int64_t *bounds_of(struct sw_engine *engine, const struct sw_op *op, int64_t scale) {
     int64_t *bounds = engine->bounds;
     bounds[0] = 0;
-    for (int rank = 0; rank < sw_plan_ranks(engine->plan); rank++)
+    for (int rank = 0; rank < sw_plan_unit_ranks(engine->plan, op->unit); rank++)
         bounds[rank + 1] = bounds[rank] + sw_plan_share_of(engine->plan, op, rank).grains * scale;
     return bounds;
 }
@@ -344,7 +344,7 @@ static sw_status round_bucket(const struct op_run *run) {
     struct sw_engine *engine = run->engine;
     const struct sw_op *op = run->op;
     char *to = sw_engine_operand(engine, op, SW_ROLE_TO);
-    for (int rank = 0; rank < sw_plan_ranks(engine->plan); rank++) {
+    for (int rank = 0; rank < sw_plan_unit_ranks(engine->plan, op->unit); rank++) {
         const struct sw_span at = sw_plan_share_of(engine->plan, op, rank);
         if (at.grains == 0)
             continue;
@@ -477,7 +477,7 @@ static sw_status run_reduce_gradients(const struct op_run *run) {
                                           .to = to != NULL ? to : from, /* a rank without a part receives nothing */
                                           .type = engine->plan->spec.type,
                                           .to_type = op->wide ? SW_F32 : engine->plan->spec.type,
-                                          .scope = SW_SCOPE_DATA};
+                                          .scope = sw_engine_sharers(engine, op->unit)};
     struct sw_comm_request *request;
     SW_TRY(sw_comm_reduce_scatter(engine->spec.comm, &reduce, &request));
     return end_collective(run->lane, request);
@@ -508,7 +508,7 @@ static sw_status run_all_gather(const struct op_run *run) {
         .own = apart ? sw_engine_address(engine, from) : NULL,
         .bounds_bytes = op->secondary ? secondary_bounds(engine, op)
                                       : bounds_of(engine, op, sw_plan_grain_bytes(engine->plan, op->content, op->unit)),
-        .scope = op->secondary ? SW_SCOPE_PART : SW_SCOPE_DATA,
+        .scope = op->secondary ? SW_SCOPE_PART : sw_engine_sharers(engine, op->unit),
     };
     struct sw_comm_request *request;
     SW_TRY(sw_comm_all_gather(engine->spec.comm, &gather, &request));
@@ -519,7 +519,8 @@ static sw_status run_all_gather(const struct op_run *run) {
 static void note_sums(struct sw_engine *engine, const struct sw_op *op, double *record) {
     const struct sw_access *of_unit = NULL;
     while ((of_unit = sw_engine_next_operand(engine, op, SW_ROLE_SQUARE_SUMS, of_unit)) != NULL) {
-        const struct sw_span at = sw_plan_shard_of(engine->plan, of_unit->first_index, engine->plan->spec.rank);
+        const int rank = sw_plan_unit_rank(engine->plan, of_unit->first_index);
+        const struct sw_span at = sw_plan_shard_of(engine->plan, of_unit->first_index, rank);
         const double *sums = (const double *)sw_engine_address(engine, of_unit) + at.first_grain -
                              sw_plan_trained(engine->plan, of_unit->first_index).first_grain;
         memcpy(record, sums, (size_t)at.grains * sizeof *sums);
@@ -527,15 +528,16 @@ static void note_sums(struct sw_engine *engine, const struct sw_op *op, double *
     }
 }
 
-/* Takes the square sums of a rank's shards from its summary. The ranks of a group come one after the other: the
- * first sets the sum of a grain and the others add theirs, but for grains that are the same on all of them. */
+/* Takes the square sums of a rank's shards from its summary. The ranks of a group, of which each has its part of a
+ * unit, come one after the other: the first sets the sum of a grain and the others add theirs, but for grains that are
+ * the same on all of them. */
 static void take_sums(struct sw_engine *engine, const struct sw_op *op, int job_rank, const double *record) {
-    const int group_ranks = sw_plan_group_ranks(engine->plan);
-    const bool adds = job_rank % group_ranks > 0;
     const struct sw_access *of_unit = NULL;
     while ((of_unit = sw_engine_next_operand(engine, op, SW_ROLE_SQUARE_SUMS, of_unit)) != NULL) {
         const struct sw_unit *unit = &engine->plan->spec.units->unit[of_unit->first_index];
-        const struct sw_span at = sw_plan_shard_of(engine->plan, of_unit->first_index, job_rank / group_ranks);
+        const int parts = sw_plan_job_ranks(engine->plan) / sw_plan_unit_ranks(engine->plan, of_unit->first_index);
+        const bool adds = job_rank % parts > 0;
+        const struct sw_span at = sw_plan_shard_of(engine->plan, of_unit->first_index, job_rank / parts);
         double *sums = (double *)sw_engine_address(engine, of_unit) + at.first_grain -
                        sw_plan_trained(engine->plan, of_unit->first_index).first_grain;
         for (int64_t g = 0; g < at.grains; g++)

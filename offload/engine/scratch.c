@@ -32,8 +32,9 @@ static int64_t grains_of(const struct sw_plan *plan, const struct kept *kept, in
     case SW_STORE_ACTS:
         return sw_plan_keeps_input(plan, unit) ? sw_plan_group(plan) * sw_plan_input_pages(plan, unit) : 0;
     case SW_STORE_ACCUMULATORS:
-        return sw_plan_groups(plan) > 1 && !sw_plan_reduces_groups(plan) && !table ? plan->spec.units->unit[unit].grains
-                                                                                   : 0;
+        return sw_plan_groups(plan) > 1 && !sw_plan_reduces_groups(plan, unit) && !table
+                   ? plan->spec.units->unit[unit].grains
+                   : 0;
     case SW_STORE_BASE: return sw_units_base_cells(plan->spec.units, unit);
     default: return plan->spec.units->unit[unit].grains;
     }

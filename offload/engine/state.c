@@ -137,12 +137,13 @@ static sw_status restore_chunk(struct sw_engine *engine, const struct chunk *chu
 static sw_status join_weights(struct sw_engine *engine, int64_t unit, int64_t number) {
     const struct sw_plan *plan = engine->plan;
     const int64_t grain_bytes = sw_plan_weights_bytes(plan, unit, 1);
-    const struct sw_span own = sw_plan_shard_chunk(plan, unit, plan->spec.rank, number);
+    const int ranks = sw_plan_unit_ranks(plan, unit), own_rank = sw_plan_unit_rank(plan, unit);
+    const struct sw_span own = sw_plan_shard_chunk(plan, unit, own_rank, number);
     memcpy(optimizer_staging(engine), weights_staging(engine), (size_t)(own.grains * grain_bytes));
-    for (int rank = 0; rank < sw_plan_ranks(plan); rank++) {
+    for (int rank = 0; rank < ranks; rank++) {
         const struct sw_span at = sw_plan_shard_chunk(plan, unit, rank, number);
         const struct chunk chunk = {.unit = unit, .first_grain = at.first_grain, .grains = at.grains};
-        const bool is_own = rank == plan->spec.rank;
+        const bool is_own = rank == own_rank;
         struct sw_comm_request *request;
         if (at.grains == 0)
             continue;
@@ -152,7 +153,7 @@ static sw_status join_weights(struct sw_engine *engine, int64_t unit, int64_t nu
                                                         is_own ? optimizer_staging(engine) : weights_staging(engine),
                                                     .bytes = at.grains * grain_bytes,
                                                     .root = rank,
-                                                    .scope = SW_SCOPE_DATA,
+                                                    .scope = sw_engine_sharers(engine, unit),
                                                     .on_host = true};
         SW_TRY(sw_comm_broadcast(engine->spec.comm, &broadcast, &request));
         SW_TRY(sw_comm_wait(request));
@@ -178,7 +179,7 @@ sw_status sw_engine_restore(struct sw_engine *engine) {
     /* Optimizer state gives room for its weights. */
     assert(sw_plan_optimizer_bytes(plan, 1) >= SW_GRAIN_ELEMS * (int64_t)sizeof(float));
     for (int64_t u = 0; u < plan->spec.units->count; u++) {
-        const bool joins = sw_plan_keeps_whole_weights(plan);
+        const bool joins = sw_plan_keeps_whole_weights(plan, u);
         const int64_t own = sw_plan_state_chunks(plan, SW_OPTIMIZER, u);
         const int64_t most = joins ? sw_plan_buckets(plan, u) : own;
         for (int64_t c = 0; c < most; c++) {

@@ -282,10 +282,15 @@ void sw_build_read_tokens(struct sw_builder *b, int64_t micro) {
                   (struct sw_what){SW_CONTENT_TOKENS, -1, micro, 0, 0, 0});
 }
 
+int32_t sw_build_first_slot(const struct sw_builder *b, int64_t unit) {
+    return b->index->slot[sw_plan_shares_experts(b->plan, unit) ? SLOT_EXPERTS_WEIGHTS : SLOT_UNIT_WEIGHTS];
+}
+
 int32_t sw_build_base_slot(const struct sw_builder *b, int64_t unit, int32_t slot) {
     return sw_plan_has_whole_on_device(b->plan, unit)
                ? b->index->of_unit[SLOT_BASE][unit]
-               : b->index->slot[SLOT_UNIT_BASE] + slot - b->index->slot[SLOT_UNIT_WEIGHTS];
+               : b->index->slot[sw_plan_shares_experts(b->plan, unit) ? SLOT_EXPERTS_BASE : SLOT_UNIT_BASE] + slot -
+                     sw_build_first_slot(b, unit);
 }
 
 void sw_build_read_weights(struct sw_builder *b, int64_t unit, int32_t slot) {

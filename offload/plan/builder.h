@@ -38,6 +38,12 @@ struct sw_read_ahead {
     int32_t first_piece;    /* piece of the next chunk to be taken */
 };
 
+/* Device slots that units which live elsewhere take in turn. */
+struct sw_unit_ring {
+    int32_t next;
+    int64_t holds[UNIT_SLOTS_MAX]; /* unit, or -1 */
+};
+
 struct sw_builder {
     const struct sw_plan *plan;
     const struct sw_plan_index *index;
@@ -45,13 +51,13 @@ struct sw_builder {
     int32_t op_capacity, access_capacity;
     int64_t most_bytes; /* bytes of ops and accesses that the plan's other programs leave for this one */
     int32_t ring_next[SLOT_KINDS];
-    int32_t unit_slot_next;
-    int64_t unit_slot_holds[UNIT_SLOTS_MAX], typed_slot_holds; /* unit, or -1 */
-    bool table_held;                                           /* the table slot has this step's weights */
-    bool rows_held;                                            /* rows of the embedding are gathered */
+    struct sw_unit_ring unit_ring[2]; /* of the units' slots, and of those of experts that a group shares out */
+    int64_t typed_slot_holds;         /* unit, or -1 */
+    bool table_held;                  /* the table slot has this step's weights */
+    bool rows_held;                   /* rows of the embedding are gathered */
     int64_t secondary_units; /* units before this one have had their forward pass, and their secondary shards kept */
-    int work_acc_next;
-    int64_t routing_unit; /* unit whose routing decides which units of experts are fetched; -1: all are */
+    int work_acc_next[2];    /* of all units, and of experts that a group shares out */
+    int64_t routing_unit;    /* unit whose routing decides which units of experts are fetched; -1: all are */
     /* The block input that several units share, once it is back on the device. shared_unit keeps it (-1: none);
      * shared_first is the group's first micro-batch; shared_count micro-batches are back; shared_piece is the first
      * one's piece in the ring of outputs. */
@@ -126,6 +132,8 @@ int64_t sw_build_weights_bytes(const struct sw_builder *b, const struct sw_chunk
 /* Makes a unit's weights ready on the device and returns their slot: where they live, where they still are, or fetched
  * (update.c). */
 int32_t sw_build_fetch(struct sw_builder *b, int64_t unit);
+/* Returns the first of the slots that a unit which lives elsewhere takes in turn with others. */
+int32_t sw_build_first_slot(const struct sw_builder *b, int64_t unit);
 /* Returns the device slot of a unit's base, by that which sw_build_fetch returned. */
 int32_t sw_build_base_slot(const struct sw_builder *b, int64_t unit, int32_t slot);
 /* Copies a micro-batch's gathered rows of the embedding to the device and returns where they are. The embedding has

@@ -56,7 +56,7 @@ static unsigned needed_by(const struct sw_plan *plan, const struct sw_op *op) {
     if ((head || op->kind == SW_OP_BACKWARD || op->kind == SW_OP_BACKWARD_NORM || op->kind == SW_OP_BACKWARD_EXPERTS) &&
         sw_plan_trains(plan, op->unit))
         roles |= ROLE(ACC);
-    if (op->kind == SW_OP_BACKWARD && sw_plan_shares_experts(plan, op->unit))
+    if (op->kind == SW_OP_BACKWARD && sw_plan_sends_rows(plan, op->unit))
         roles |= ROLE(NORM_GRAD);
     if ((op->kind == SW_OP_BACKWARD_LAST || op->kind == SW_OP_BACKWARD_FIRST) && plan->spec.cost[op->unit].adapted)
         roles |= ROLE(WEIGHTS);
@@ -113,7 +113,8 @@ static int64_t offset_in_piece(const struct sw_plan *plan, const struct sw_op *o
     if (access->slot != plan->index->slot[SLOT_BUCKETS])
         return 0;
     const struct sw_span trained = sw_plan_trained(plan, op->unit);
-    const int rank = sw_shard_rank(trained.grains, sw_plan_ranks(plan), op->first_grain - trained.first_grain);
+    const int ranks = sw_plan_unit_ranks(plan, op->unit);
+    const int rank = sw_shard_rank(trained.grains, ranks, op->first_grain - trained.first_grain);
     const struct sw_span at = sw_plan_shard_chunk(plan, op->unit, rank, op->chunk);
     return at.grains > 0 && at.first_grain == op->first_grain ? bytes_before(plan, op, access->content, rank) : 0;
 }
@@ -160,7 +161,8 @@ static bool is_quantized(sw_content content) {
 static struct extent of_bucket(const struct sw_plan *plan, const struct sw_op *op, const struct sw_access *access,
                                int before) {
     const struct sw_slot *slot = &plan->slot[access->slot];
-    const struct sw_span own = sw_plan_shard_chunk(plan, op->unit, plan->spec.rank, op->chunk);
+    const int rank = sw_plan_unit_rank(plan, op->unit);
+    const struct sw_span own = sw_plan_shard_chunk(plan, op->unit, rank, op->chunk);
     const bool dequantizes = op->kind == SW_OP_DEQUANTIZE_GRADIENTS;
     const bool result = (dequantizes || op->kind == SW_OP_REDUCE_GRADIENTS) && access->write;
     const int64_t own_bytes = own.grains * sw_plan_grain_bytes(plan, access->content, op->unit);
@@ -171,11 +173,12 @@ static struct extent of_bucket(const struct sw_plan *plan, const struct sw_op *o
     if (result && (op->wide || dequantizes))
         return of_piece(slot, access->first, 0, own_bytes);
     if (result)
-        return of_piece(slot, access->first, bytes_before(plan, op, access->content, plan->spec.rank), own_bytes);
+        return of_piece(slot, access->first, bytes_before(plan, op, access->content, rank), own_bytes);
     const struct sw_span run = sw_plan_bucket_run(plan, op->unit, op->chunk, before);
     if (slot->grain_bytes > 0 && run.grains > 0)
         return of_grains(plan, access, run);
-    return of_piece(slot, access->first, 0, bytes_before(plan, op, access->content, sw_plan_ranks(plan)));
+    const int ranks = sw_plan_unit_ranks(plan, op->unit);
+    return of_piece(slot, access->first, 0, bytes_before(plan, op, access->content, ranks));
 }
 
 /* Returns what an op on a whole unit uses of it: its weights, but that ranks which keep whole weights gather those that
@@ -204,7 +207,7 @@ static struct extent of_op(const struct sw_plan *plan, const struct sw_op *op, c
     if (shard)
         return of_grains(plan, access,
                          op->secondary ? sw_plan_secondary(plan, op->unit)
-                                       : sw_plan_share_of(plan, op, plan->spec.rank));
+                                       : sw_plan_share_of(plan, op, sw_plan_unit_rank(plan, op->unit)));
     if (slot->grain_bytes > 0)
         return of_grains(plan, access, all_of(plan, op, access));
     if (op->kind == SW_OP_BACKWARD_NORM && access->role == SW_ROLE_INPUT && sw_plan_recalls_rows(plan, op->unit))

@@ -53,7 +53,7 @@ static void gather_span(struct sw_builder *b, struct sw_what what, struct sw_spa
     op->content = what.content;
     op->frozen = frozen;
     op->bytes = sw_plan_gathered_bytes(b->plan, op);
-    const struct sw_span own = sw_plan_share_of(b->plan, op, b->plan->spec.rank);
+    const struct sw_span own = sw_plan_share_of(b->plan, op, sw_plan_unit_rank(b->plan, what.unit));
     what.version = from != to ? 0 : SW_VERSION_OWN;
     if (own.grains > 0)
         sw_build_read_grains(b, from, own, what);
@@ -96,7 +96,8 @@ void sw_build_sums_of_shard(struct sw_builder *b) {
         return;
     const struct sw_operand home = {.slot = b->index->of_unit[SLOT_GRADS][unit], .piece = SW_BY_GRAINS};
     for (int64_t c = 0; c < sw_plan_shard_chunks(b->plan, unit); c++) {
-        const struct sw_chunk chunk = {unit, c, sw_plan_shard_chunk(b->plan, unit, b->plan->spec.rank, c)};
+        const int rank = sw_plan_unit_rank(b->plan, unit);
+        const struct sw_chunk chunk = {unit, c, sw_plan_shard_chunk(b->plan, unit, rank, c)};
         square_sums(b, &chunk, home, grads_of(unit, c, 0));
     }
     sw_build_download_square_sums(b, unit);
@@ -154,10 +155,11 @@ static sw_level first_level(const struct sw_builder *b) {
 /* Fills a bucket with this rank's gradients, rounded or quantized. */
 static struct bucket fill_bucket(struct sw_builder *b, int64_t unit, int64_t number, int32_t acc, int64_t version) {
     const bool quant = sw_plan_quantizes_grads(b->plan);
+    const int ranks = sw_plan_unit_ranks(b->plan, unit), rank = sw_plan_unit_rank(b->plan, unit);
     struct bucket bucket = {.unit = unit,
                             .number = number,
-                            .grains = sw_plan_bucket_grains(b->plan, unit, number, sw_plan_ranks(b->plan)),
-                            .own = {unit, number, sw_plan_shard_chunk(b->plan, unit, b->plan->spec.rank, number)},
+                            .grains = sw_plan_bucket_grains(b->plan, unit, number, ranks),
+                            .own = {unit, number, sw_plan_shard_chunk(b->plan, unit, rank, number)},
                             .content = quant ? SW_CONTENT_QUANT_GRADS : SW_CONTENT_GRADS,
                             .at = sw_build_ring(b, quant ? SLOT_QUANT_BUCKETS : SLOT_BUCKETS)};
     const int64_t grain_bytes = sw_plan_grain_bytes(b->plan, bucket.content, unit);
@@ -165,7 +167,7 @@ static struct bucket fill_bucket(struct sw_builder *b, int64_t unit, int64_t num
     op->chunk = (int32_t)number;
     op->bucket = true;
     bucket.mine = bucket.at;
-    bucket.mine.offset_bytes = sw_plan_bucket_grains(b->plan, unit, number, b->plan->spec.rank) * grain_bytes;
+    bucket.mine.offset_bytes = sw_plan_bucket_grains(b->plan, unit, number, rank) * grain_bytes;
     op->level = quant ? first_level(b) : SW_LEVEL_ALL;
     struct sw_span at;
     for (int64_t run = 0; (at = sw_plan_bucket_run(b->plan, unit, number, run)).grains > 0; run++)
@@ -315,7 +317,7 @@ static void take_all_home(struct sw_builder *b, const struct bucket *bucket) {
     sw_build_read(b, bucket->at, grads_of(bucket->unit, bucket->number, SW_VERSION_OWN));
     sw_build_write(b, bucket->at, grads_of(bucket->unit, bucket->number, 0));
     struct sw_operand from = bucket->at;
-    for (int rank = 0; rank < sw_plan_ranks(b->plan); rank++) {
+    for (int rank = 0; rank < sw_plan_unit_ranks(b->plan, bucket->unit); rank++) {
         const struct sw_chunk chunk = {bucket->unit, bucket->number,
                                        sw_plan_shard_chunk(b->plan, bucket->unit, rank, bucket->number)};
         if (chunk.at.grains > 0)

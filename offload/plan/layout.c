@@ -44,6 +44,8 @@ static const struct slot_row kinds[SLOT_KINDS] = {
     [SLOT_DERIVED] = {"derived", SW_DEVICE},
     [SLOT_UNIT_WEIGHTS] = {"weights of a unit", SW_DEVICE},
     [SLOT_UNIT_BASE] = {"base of a unit", SW_DEVICE},
+    [SLOT_EXPERTS_WEIGHTS] = {"unit weights", SW_DEVICE},
+    [SLOT_EXPERTS_BASE] = {"unit base", SW_DEVICE},
     [SLOT_TYPED_WEIGHTS] = {"weights of a unit", SW_DEVICE},
     [SLOT_TABLE] = {"table", SW_DEVICE},
     [SLOT_ROWS] = {"embedding rows", SW_HOST},
@@ -65,6 +67,8 @@ static const struct slot_row kinds[SLOT_KINDS] = {
     [SLOT_WORK] = {"work", SW_DEVICE},
     [SLOT_WORK_ACC] = {"accumulator", SW_DEVICE},
     [SLOT_OTHER_WORK_ACC] = {"accumulator", SW_DEVICE},
+    [SLOT_EXPERTS_ACC] = {"accumulator", SW_DEVICE},
+    [SLOT_OTHER_EXPERTS_ACC] = {"accumulator", SW_DEVICE},
     [SLOT_TABLE_ACC] = {"table accumulator", SW_DEVICE},
     [SLOT_ACC_OUT] = {"accumulator ring", SW_HOST},
     [SLOT_ACC_IN] = {"accumulator ring", SW_HOST},
@@ -163,9 +167,9 @@ static void add_room(struct layout *layout, enum sw_slot_kind kind, int64_t grai
 
 /* Returns the room for a rank's part of `all` grains, or cells, of a unit. A shard takes as much on every rank, so that
  * all ranks decide alike. */
-static struct sw_span room_of(const struct layout *layout, struct sw_span part, int64_t all) {
+static struct sw_span room_of(const struct layout *layout, int64_t unit, struct sw_span part, int64_t all) {
     if (part.grains < all)
-        part.grains = sw_shard_most_grains(all, sw_plan_ranks(layout->plan));
+        part.grains = sw_shard_most_grains(all, sw_plan_unit_ranks(layout->plan, unit));
     return part;
 }
 
@@ -189,10 +193,10 @@ static sw_tier tier_of(const struct layout *layout, sw_state state, int64_t unit
 static void add_state(struct layout *layout, enum sw_slot_kind kind, sw_state state, sw_tier tier, int64_t unit,
                       int64_t grain_bytes, sw_content content) {
     const struct sw_plan *plan = layout->plan;
-    const bool whole = state == SW_WEIGHTS && !sw_plan_is_sharded(plan, SW_WEIGHTS);
+    const bool whole = state == SW_WEIGHTS && !sw_plan_is_sharded(plan, unit, SW_WEIGHTS);
     const struct sw_span room =
         whole ? home_room(layout, unit)
-              : room_of(layout, sw_plan_kept(plan, state, unit, tier), sw_plan_shared(plan, unit).grains);
+              : room_of(layout, unit, sw_plan_kept(plan, state, unit, tier), sw_plan_shared(plan, unit).grains);
     if (room.grains == 0) /* weights of a unit that is all base */
         return;
     if (layout->measures) {
@@ -213,8 +217,8 @@ static void lay_frozen(struct layout *layout) {
         const int64_t all = sw_plan_frozen(plan, u).grains;
         if (all == 0 || !sw_plan_splits_weights(plan, u))
             continue;
-        struct sw_span room = room_of(layout, sw_plan_frozen_shard(plan, u), all);
-        if (!sw_plan_is_sharded(plan, SW_WEIGHTS)) {
+        struct sw_span room = room_of(layout, u, sw_plan_frozen_shard(plan, u), all);
+        if (!sw_plan_is_sharded(plan, u, SW_WEIGHTS)) {
             room = whole_room(layout, u);
             room.grains -= sw_plan_trained_grains(plan, u);
         }
@@ -244,28 +248,32 @@ static sw_status clear_index(struct sw_plan *plan) {
 /* Adds the homes of bases, and slots for those that are not whole on the device. */
 static void lay_bases(struct layout *layout) {
     const struct sw_plan *plan = layout->plan;
-    int64_t most_cells = 0;
+    int64_t most_cells = 0, most_of_experts = 0;
     for (int64_t u = 0; u < plan->spec.units->count; u++) {
         const int64_t cells = sw_plan_base_cells(plan, u);
-        struct sw_slot slot = of_grains(layout, u, room_of(layout, sw_plan_base_span(plan, u), cells),
+        int64_t *most = sw_plan_shares_experts(plan, u) ? &most_of_experts : &most_cells;
+        struct sw_slot slot = of_grains(layout, u, room_of(layout, u, sw_plan_base_span(plan, u), cells),
                                         SW_BASE_CELL_BYTES, SW_CONTENT_BASE);
         slot.tier = tier_of(layout, SW_WEIGHTS, u);
         if (cells == 0)
             continue;
         add_slot(layout, SLOT_BASE, u, slot);
         if (!sw_plan_has_whole_on_device(plan, u))
-            most_cells = sw_max_i64(most_cells, cells);
+            *most = sw_max_i64(*most, cells);
     }
     for (int64_t k = 0; most_cells > 0 && k < plan->spec.unit_slots; k++)
         add_room(layout, SLOT_UNIT_BASE, most_cells, SW_BASE_CELL_BYTES);
+    for (int64_t k = 0; most_of_experts > 0 && k < plan->spec.unit_slots; k++)
+        add_room(layout, SLOT_EXPERTS_BASE, most_of_experts, SW_BASE_CELL_BYTES);
 }
 
 static void lay_weights(struct layout *layout) {
     struct sw_plan *plan = layout->plan;
     const struct sw_units *units = plan->spec.units;
-    int64_t largest = 0, largest_typed = 0;
+    int64_t largest = 0, largest_typed = 0, largest_experts = 0;
     for (int64_t u = 0; u < units->count; u++) {
         int64_t *most = sw_plan_has_typed_slot(plan, u) ? &largest_typed : &largest;
+        most = sw_plan_shares_experts(plan, u) ? &largest_experts : most;
         add_state(layout, SLOT_WEIGHTS, SW_WEIGHTS, sw_plan_tier_of_trained(plan, u), u,
                   sw_plan_weights_bytes(plan, u, 1), SW_CONTENT_WEIGHTS);
         if (!sw_plan_has_whole_on_device(plan, u) && !(u == 0 && (units->tied || sw_plan_gathers_rows(plan))))
@@ -274,6 +282,8 @@ static void lay_weights(struct layout *layout) {
     const int64_t typed_bytes = sw_plan_typed_bytes(plan, 1);
     for (int64_t k = 0; largest > 0 && k < plan->spec.unit_slots; k++)
         add_room(layout, SLOT_UNIT_WEIGHTS, largest, sw_units_stored_bytes(units, plan->spec.type));
+    for (int64_t k = 0; largest_experts > 0 && k < plan->spec.unit_slots; k++)
+        add_room(layout, SLOT_EXPERTS_WEIGHTS, largest_experts, sw_units_stored_bytes(units, plan->spec.type));
     if (largest_typed > 0)
         add_room(layout, SLOT_TYPED_WEIGHTS, largest_typed, typed_bytes);
     int64_t most_grains = 0;
@@ -351,6 +361,8 @@ static void lay_block_inputs(struct layout *layout) {
     bool ring = !spec->train, away = false, nvme = false;
     for (int64_t u = 1; spec->train && u < head; u++) {
         const sw_tier tier = tier_of(layout, SW_ACTS, u);
+        if (sw_plan_shares_experts(plan, u)) /* their input is what ranks have sent */
+            continue;
         const bool kept = sw_plan_keeps_input(plan, u), apart = sw_plan_partitions_input(plan, u) && !sequence;
         ring |= !kept || tier != SW_DEVICE || apart;
         away |= kept && (tier != SW_DEVICE || apart);
@@ -432,16 +444,21 @@ static void lay_accumulators(struct layout *layout) {
     struct sw_plan *plan = layout->plan;
     const struct sw_units *units = plan->spec.units;
     const int64_t grain_bytes = SW_GRAIN_ELEMS * (int64_t)sizeof(float);
-    const bool sharded = sw_plan_reduces_groups(plan), groups = sw_plan_groups(plan) > 1 && !sharded;
-    int64_t working = 0;
+    struct {
+        int64_t grains;
+        bool waits; /* for another to leave the device */
+    } working[2] = {{0},
+                    {0}}; /* of experts that a group shares out, which take turns with their block, and of others */
     bool nvme = false;
     for (int64_t u = plan->first_trained; u < units->count; u++) {
         const struct sw_span trained = sw_plan_trained(plan, u);
+        const bool sharded = sw_plan_reduces_groups(plan, u), groups = sw_plan_groups(plan) > 1 && !sharded;
+        const int experts = sw_plan_shares_experts(plan, u);
         if (trained.grains == 0)
             continue;
         if (sharded)
             add_slot(layout, SLOT_ACC_SHARD, u,
-                     of_grains(layout, u, room_of(layout, sw_plan_shard(plan, u), trained.grains), grain_bytes,
+                     of_grains(layout, u, room_of(layout, u, sw_plan_shard(plan, u), trained.grains), grain_bytes,
                                SW_CONTENT_NONE));
         if (u == 0 && units->tied)
             continue;
@@ -452,13 +469,17 @@ static void lay_accumulators(struct layout *layout) {
             add_slot(layout, SLOT_ACC, u, home);
         }
         if (!groups || tier != SW_DEVICE)
-            working = sw_max_i64(working, trained.grains);
+            working[experts].grains = sw_max_i64(working[experts].grains, trained.grains);
+        working[experts].waits |= groups;
         nvme |= groups && tier == SW_NVME;
     }
-    if (working > 0)
-        add_room(layout, SLOT_WORK_ACC, working, grain_bytes);
-    if (working > 0 && groups)
-        add_room(layout, SLOT_OTHER_WORK_ACC, working, grain_bytes);
+    for (int experts = 0; experts < 2; experts++) {
+        const int64_t grains = working[experts].grains;
+        if (grains > 0)
+            add_room(layout, experts ? SLOT_EXPERTS_ACC : SLOT_WORK_ACC, grains, grain_bytes);
+        if (grains > 0 && working[experts].waits)
+            add_room(layout, experts ? SLOT_OTHER_EXPERTS_ACC : SLOT_OTHER_WORK_ACC, grains, grain_bytes);
+    }
     if (units->tied && sw_plan_trains(plan, 0))
         add_room(layout, SLOT_TABLE_ACC, sw_plan_trained_grains(plan, 0), grain_bytes);
     const int64_t chunk_bytes = plan->spec.chunk_grains * grain_bytes;
@@ -495,7 +516,9 @@ static void lay_ranks(struct layout *layout) {
 /* Adds the slots through which ranks exchange gradients. */
 static void lay_exchange(struct layout *layout) {
     struct sw_plan *plan = layout->plan;
-    const int ranks = sw_plan_ranks(plan);
+    /* With expert groups, all ranks share the embedding: more than share any experts. */
+    const int ranks = sw_plan_unit_ranks(plan, 0);
+    const bool by_groups = sw_plan_reduces_groups(plan, 0);
     const int64_t typed = plan->spec.chunk_grains * SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
     const bool quant = sw_plan_quantizes_grads(plan);
     const int64_t records = plan->spec.chunk_grains * sw_quant_grain_bytes(plan->spec.reduce);
@@ -511,9 +534,9 @@ static void lay_exchange(struct layout *layout) {
            SW_BUCKETS);
     add_if(layout, nodes > 1, SLOT_NODE_QUANT, nodes * records, SW_BUCKETS);
     add_if(layout, nodes > 1, SLOT_NODE_PARTS, (nodes - 1) * records, SW_BUCKETS);
-    add_if(layout, quant && away && !sw_plan_reduces_groups(plan), SLOT_REDUCED, typed, SW_BUCKETS);
-    add_if(layout, sw_plan_reduces_groups(plan), SLOT_BUCKET_SUMS,
-           plan->spec.chunk_grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float), SW_BUCKETS);
+    add_if(layout, quant && away && !by_groups, SLOT_REDUCED, typed, SW_BUCKETS);
+    add_if(layout, by_groups, SLOT_BUCKET_SUMS, plan->spec.chunk_grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float),
+           SW_BUCKETS);
 }
 
 /* Tells which ways chunks of any unit go. */
@@ -532,13 +555,13 @@ static struct traffic traffic_of(const struct layout *layout) {
         const sw_tier weights = sw_plan_tier_of_trained(layout->plan, u);
         const bool on_device = sw_plan_updates_on_device(layout->plan, u);
         t.grads_down |=
-            grads != SW_DEVICE && (sw_plan_ranks(layout->plan) == 1 || sw_plan_reduces_groups(layout->plan));
+            grads != SW_DEVICE && (sw_plan_unit_ranks(layout->plan, u) == 1 || sw_plan_reduces_groups(layout->plan, u));
         t.grads_out |= grads == SW_NVME;
         t.grads_in |= grads == SW_NVME || (grads == SW_DEVICE && !on_device);
         t.grads_up |= grads != SW_DEVICE && on_device;
         t.optimizer |= optimizer == SW_NVME || (optimizer == SW_DEVICE && sw_plan_saves(layout->plan));
         t.optimizer_up |= sw_plan_streams_optimizer(layout->plan, u);
-        const bool joins = sw_plan_keeps_whole_weights(layout->plan);
+        const bool joins = sw_plan_keeps_whole_weights(layout->plan, u);
         t.weights |= (!on_device && (weights != SW_HOST || joins)) || weights == SW_NVME;
         t.weights_down |= on_device && weights != SW_DEVICE && !joins;
     }
@@ -689,7 +712,7 @@ sw_status sw_plan_measure(struct sw_plan *plan) {
     struct layout layout = {.plan = plan, .measures = true};
     if (all == NULL)
         return lay_all(&layout);
-    const uint64_t hash = mix(mix(sw_plan_hash(plan), plan->secondary_tier), (uint64_t)plan->spec.rank) | 1;
+    const uint64_t hash = mix(mix(sw_plan_hash(plan), plan->secondary_tier), (uint64_t)sw_plan_job_rank(plan)) | 1;
     struct peaks *peaks = &all->known[hash % PEAKS_CAPACITY];
     while (peaks->hash != 0 && peaks->hash != hash)
         peaks = peaks == &all->known[PEAKS_CAPACITY - 1] ? all->known : peaks + 1;

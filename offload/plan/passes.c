@@ -256,13 +256,14 @@ static void schedule_norm(struct sw_builder *b, const struct sw_group *group, in
                    .unit = unit, .micro = group->first + within, .input = group->at[within], .weights = weights});
 }
 
-/* Writes down the forward pass of one micro-batch of a block whose experts a group shares out: up to the rows that go
- * to experts, the experts of this rank for the rows of all ranks, and the sums of what the ranks' experts made of each.
- */
+/* Writes down the forward pass of one micro-batch of a block whose experts, the unit behind, a group shares out: up to
+ * the rows that go to experts, the experts of this rank for the rows of all ranks, and the sums of what the ranks'
+ * experts made of each. */
 static void emit_shared_forward(struct sw_builder *b, const struct sw_group *group, int64_t unit, int64_t within,
-                                int32_t weights, struct sw_operand out) {
-    const int64_t micro = group->first + within;
-    sw_build_op(b, SW_OP_SEND_ROWS, unit, micro);
+                                int32_t weights, int32_t experts_weights, struct sw_operand out) {
+    const int64_t micro = group->first + within, experts = unit + 1;
+    struct sw_op *op = sw_build_op(b, SW_OP_SEND_ROWS, unit, micro);
+    op->flops = sw_build_forward_flops(b, unit);
     sw_build_read_weights(b, unit, weights);
     sw_build_read_tokens(b, micro);
     sw_build_read(b, group->at[within], sw_build_output_of(unit - 1, micro));
@@ -271,21 +272,39 @@ static void emit_shared_forward(struct sw_builder *b, const struct sw_group *gro
     sw_build_touch_work(b);
     sw_build_gather_sent(b, unit, micro, sent);
     const struct sw_operand parts = sw_build_parts(b);
-    struct sw_what part = sw_build_output_of(unit, micro);
+    struct sw_what part = sw_build_output_of(experts, micro);
     part.version = SW_VERSION_LOCAL;
-    struct sw_op *op = sw_build_op(b, SW_OP_FORWARD_EXPERTS, unit, micro);
-    op->flops = sw_build_forward_flops(b, unit);
-    sw_build_read_weights(b, unit, weights);
+    op = sw_build_op(b, SW_OP_FORWARD_EXPERTS, experts, micro);
+    op->flops = sw_build_forward_flops(b, experts);
+    sw_build_read_weights(b, experts, experts_weights);
     sw_build_read_normed(b, unit, micro, sent);
     touch_intermediates(b, unit, within, micro, SW_RECOMPUTE_NOTHING);
     sw_build_write(b, parts, part);
     sw_build_touch_work(b);
-    sw_build_sum_parts(b, unit, micro, parts, out);
+    sw_build_sum_parts(b, experts, micro, parts, out);
+}
+
+/* Writes down the forward pass of a block and of its experts, which a group shares out. */
+static void build_shared_forward(struct sw_builder *b, struct sw_group *group, int64_t unit) {
+    const int64_t experts = unit + 1;
+    const int32_t weights = sw_build_fetch(b, unit), experts_weights = sw_build_fetch(b, experts);
+    for (int64_t w = 0; w < group->count; w++) {
+        emit_ahead(b, group, experts, w);
+        const struct sw_operand out = output_place(b, experts, w);
+        emit_shared_forward(b, group, unit, w, weights, experts_weights, out);
+        group->at[w] = out;
+        if (group->train)
+            emit_keep(b, experts, w, group->first + w, out);
+    }
 }
 
 /* The norm of each micro-batch comes ahead of the forward pass of the one before, so that the group's exchange hides
  * there. */
 void sw_build_forward(struct sw_builder *b, struct sw_group *group, int64_t unit) {
+    if (sw_plan_sends_rows(b->plan, unit)) {
+        build_shared_forward(b, group, unit);
+        return;
+    }
     const int32_t weights = sw_build_fetch(b, unit); /* -1: gathered rows take their place */
     const bool sequence = sw_plan_is_sequence_parallel(b->plan);
     struct sw_operand normed[2] = {{.slot = -1}, {.slot = -1}};
@@ -298,13 +317,6 @@ void sw_build_forward(struct sw_builder *b, struct sw_group *group, int64_t unit
         const int64_t micro = group->first + w;
         const struct sw_operand out = output_place(b, unit, w), parts = sequence ? sw_build_parts(b) : out;
         const struct sw_operand rows = weights < 0 ? sw_build_rows(b, micro) : (struct sw_operand){.slot = -1};
-        if (sw_plan_shares_experts(b->plan, unit)) {
-            emit_shared_forward(b, group, unit, w, weights, out);
-            group->at[w] = out;
-            if (group->train)
-                emit_keep(b, unit, w, micro, out);
-            continue;
-        }
         struct sw_op *op = sw_build_op(b, SW_OP_FORWARD, unit, micro);
         op->flops = sw_build_forward_flops(b, unit);
         if (weights < 0)
@@ -334,9 +346,10 @@ void sw_build_forward(struct sw_builder *b, struct sw_group *group, int64_t unit
     }
 }
 
-/* Tells whether the input that a unit keeps is also that of the unit behind it. */
+/* Tells whether the input that a unit keeps is also that of the unit behind it, whose backward pass is another. */
 static bool is_shared(const struct sw_builder *b, int64_t unit) {
-    return unit + 2 < b->plan->spec.units->count && b->plan->spec.cost[unit + 1].shares_input;
+    return !sw_plan_sends_rows(b->plan, unit) && unit + 2 < b->plan->spec.units->count &&
+           b->plan->spec.cost[unit + 1].shares_input;
 }
 
 /* Returns where a shared input comes back to: the ring of outputs, which carries nothing in the backward pass, so that
@@ -511,43 +524,67 @@ static void emit_behind(struct sw_builder *b, const struct sw_group *group, int6
         sw_build_backward_norm(b, norm);
 }
 
-/* Writes down the backward pass of one micro-batch of a block whose experts a group shares out, in the order of its
- * forward pass reversed. */
-static void emit_shared_backward(struct sw_builder *b, const struct sw_group *group, int64_t unit, int64_t within,
-                                 int32_t weights, struct sw_accumulator *acc) {
-    const int64_t micro = group->first + within, kept = sw_plan_backward_input(b->plan, unit);
+/* A block and its experts, the unit behind, which a group shares out: their weights on the device, and what their
+ * backward passes add to. */
+struct shared_block {
+    int64_t unit, experts;
+    int32_t weights, experts_weights;
+    struct sw_accumulator acc, experts_acc;
+};
+
+/* Writes down the experts' backward pass of one micro-batch, and returns what the block's needs: the rows are computed
+ * again if need be and sent, and the ranks' parts of the gradients at them are added up. */
+static struct sw_norm_work emit_experts_backward(struct sw_builder *b, const struct sw_group *group,
+                                                 struct shared_block *block, int64_t within, struct sw_operand input) {
+    const int64_t micro = group->first + within, kept = sw_plan_backward_input(b->plan, block->unit);
     const struct sw_operand grad = {.slot = b->index->slot[SLOT_OUTPUT_GRAD], .piece = within};
-    const struct sw_operand input = emit_recall(b, kept, within, micro);
-    const struct sw_operand grads = sw_build_gather_grads(b, unit, micro, grad);
-    sw_build_op(b, SW_OP_RECALL_ROWS, unit, micro);
-    sw_build_read_weights(b, unit, weights);
+    const struct sw_operand grads = sw_build_gather_grads(b, block->experts, micro, grad);
+    const sw_recompute again = b->plan->recompute[block->unit];
+    struct sw_op *op = sw_build_op(b, SW_OP_RECALL_ROWS, block->unit, micro);
+    op->flops = again == SW_RECOMPUTE_UNIT ? sw_build_forward_flops(b, block->unit) : 0.0F;
+    sw_build_read_weights(b, block->unit, block->weights);
     sw_build_read_tokens(b, micro);
     sw_build_read(b, input, sw_build_output_of(kept - 1, micro));
-    touch_intermediates(b, unit, within, micro, b->plan->recompute[unit]);
-    const struct sw_operand sent = sw_build_write_sent(b, unit, micro);
+    touch_intermediates(b, block->unit, within, micro, again);
+    const struct sw_operand sent = sw_build_write_sent(b, block->unit, micro);
     sw_build_touch_work(b);
-    sw_build_gather_sent(b, unit, micro, sent);
-    sw_build_op(b, SW_OP_BACKWARD_EXPERTS, unit, micro);
-    sw_build_read_weights(b, unit, weights);
-    sw_build_read_normed(b, unit, micro, sent);
-    sw_build_read(b, grads, (struct sw_what){SW_CONTENT_BLOCK_OUTPUT_GRAD, unit, micro, SW_VERSION_WHOLE, 0, 0});
-    struct sw_norm_work norm = {.unit = unit, .micro = micro};
-    norm.norm_grad = sw_build_write_norm_grad(b, unit, micro);
-    if (sw_plan_trains(b->plan, unit))
-        sw_build_accumulate(b, unit, acc);
+    sw_build_gather_sent(b, block->unit, micro, sent);
+    op = sw_build_op(b, SW_OP_BACKWARD_EXPERTS, block->experts, micro);
+    op->flops = SW_BACKWARD_FLOPS * sw_build_forward_flops(b, block->experts) -
+                (float)b->plan->spec.cost[block->experts].frozen_flops;
+    sw_build_read_weights(b, block->experts, block->experts_weights);
+    sw_build_read_normed(b, block->unit, micro, sent);
+    sw_build_read(b, grads,
+                  (struct sw_what){SW_CONTENT_BLOCK_OUTPUT_GRAD, block->experts, micro, SW_VERSION_WHOLE, 0, 0});
+    struct sw_norm_work norm = {.unit = block->experts, .micro = micro};
+    norm.norm_grad = sw_build_write_norm_grad(b, block->experts, micro);
+    if (sw_plan_trains(b->plan, block->experts))
+        sw_build_accumulate(b, block->experts, &block->experts_acc);
     sw_build_touch_work(b);
     sw_build_reduce_norm_grad(b, &norm);
-    struct sw_op *op = sw_build_op(b, SW_OP_BACKWARD, unit, micro);
-    op->flops = SW_BACKWARD_FLOPS * sw_build_forward_flops(b, unit) - (float)b->plan->spec.cost[unit].frozen_flops;
+    return norm;
+}
+
+/* Writes down the backward pass of one micro-batch of a block and its experts, in the order of their forward pass
+ * reversed. */
+static void emit_shared_backward(struct sw_builder *b, const struct sw_group *group, struct shared_block *block,
+                                 int64_t within) {
+    const int64_t micro = group->first + within, kept = sw_plan_backward_input(b->plan, block->unit);
+    const struct sw_operand grad = {.slot = b->index->slot[SLOT_OUTPUT_GRAD], .piece = within};
+    const struct sw_operand input = emit_recall(b, kept, within, micro);
+    const struct sw_norm_work norm = emit_experts_backward(b, group, block, within, input);
+    struct sw_op *op = sw_build_op(b, SW_OP_BACKWARD, block->unit, micro);
+    op->flops = SW_BACKWARD_FLOPS * sw_build_forward_flops(b, block->unit) -
+                (float)b->plan->spec.cost[block->unit].frozen_flops;
     sw_build_read_tokens(b, micro);
-    sw_build_read_weights(b, unit, weights);
+    sw_build_read_weights(b, block->unit, block->weights);
     sw_build_read(b, input, sw_build_output_of(kept - 1, micro));
-    touch_intermediates(b, unit, within, micro, SW_RECOMPUTE_NOTHING);
-    read_output_grad(b, unit, micro, grad);
-    sw_build_read(b, norm.norm_grad, (struct sw_what){SW_CONTENT_NORM_GRAD, unit, micro, SW_VERSION_OWN, 0, 0});
-    sw_build_write(b, grad, (struct sw_what){SW_CONTENT_BLOCK_OUTPUT_GRAD, unit - 1, micro, 0, 0, 0});
-    if (sw_plan_trains(b->plan, unit))
-        sw_build_accumulate(b, unit, acc);
+    touch_intermediates(b, block->unit, within, micro, SW_RECOMPUTE_NOTHING);
+    read_output_grad(b, block->experts, micro, grad);
+    sw_build_read(b, norm.norm_grad, (struct sw_what){SW_CONTENT_NORM_GRAD, norm.unit, micro, SW_VERSION_OWN, 0, 0});
+    sw_build_write(b, grad, (struct sw_what){SW_CONTENT_BLOCK_OUTPUT_GRAD, block->unit - 1, micro, 0, 0, 0});
+    if (sw_plan_trains(b->plan, block->unit))
+        sw_build_accumulate(b, block->unit, &block->acc);
     sw_build_touch_work(b);
 }
 
@@ -562,10 +599,6 @@ static void emit_unit_backward(struct sw_builder *b, const struct sw_group *grou
     struct sw_norm_work norm[2] = {{0}, {0}};
     struct recalled recalled[2];
     for (int64_t w = 0; w < group->count; w++) {
-        if (sw_plan_shares_experts(b->plan, unit)) {
-            emit_shared_backward(b, group, unit, w, weights, acc);
-            continue;
-        }
         if (w == 0 || !ahead)
             recalled[w % 2] = recall(b, group, unit, w, weights, whole_grad);
         if (ahead && w + 1 < group->count)
@@ -579,20 +612,53 @@ static void emit_unit_backward(struct sw_builder *b, const struct sw_group *grou
                                            (struct sw_operand){.slot = b->index->slot[SLOT_OUTPUT_GRAD]});
 }
 
+/* Returns what the backward pass of a unit adds to; a tied table's is there since the head. */
+static struct sw_accumulator begin_acc(struct sw_builder *b, const struct sw_group *group, int64_t unit,
+                                       struct sw_accumulator table) {
+    return sw_plan_trains(b->plan, unit) && !sw_build_is_table(b, unit)
+               ? sw_build_begin_acc(b, unit, group, sw_build_adds(b, unit))
+               : table;
+}
+
+/* Lets the next unit's weights go ahead of a unit's gradients and updates, which nothing waits for so soon; with
+ * experts that a group shares out, those of both. */
+static void fetch_before(struct sw_builder *b, int64_t unit) {
+    if (unit <= 1 || !sw_plan_passes_back(b->plan, unit - 1))
+        return;
+    if (sw_plan_shares_experts(b->plan, unit - 1))
+        sw_build_fetch(b, unit - 2);
+    sw_build_fetch(b, unit - 1);
+}
+
+/* Writes down the backward pass of a block and of its experts, which a group shares out. */
+static void build_shared_backward(struct sw_builder *b, const struct sw_group *group, int64_t experts) {
+    struct shared_block block = {.unit = experts - 1, .experts = experts};
+    block.weights = sw_build_fetch(b, block.unit);
+    block.experts_weights = sw_build_fetch(b, experts);
+    block.experts_acc = begin_acc(b, group, experts, block.experts_acc);
+    block.acc = begin_acc(b, group, block.unit, block.acc);
+    for (int64_t w = 0; w < group->count; w++)
+        emit_shared_backward(b, group, &block, w);
+    fetch_before(b, block.unit);
+    if (sw_plan_trains(b->plan, experts))
+        sw_build_end_acc(b, experts, group, block.experts_acc);
+    if (sw_plan_trains(b->plan, block.unit))
+        sw_build_end_acc(b, block.unit, group, block.acc);
+}
+
 void sw_build_backward(struct sw_builder *b, struct sw_group *group) {
-    struct sw_accumulator table = build_head(b, group);
+    const struct sw_accumulator table = build_head(b, group);
     struct sw_operand whole_grad = {.slot = -1};
     for (int64_t u = sw_build_head_of(b) - 1; u >= b->plan->first_trained; u--) {
+        if (sw_plan_shares_experts(b->plan, u)) {
+            build_shared_backward(b, group, u--);
+            continue;
+        }
         const int32_t weights = u > 0 ? sw_build_fetch(b, u) : -1;
-        const bool trains = sw_plan_trains(b->plan, u);
-        struct sw_accumulator acc = table;
-        if (trains && !sw_build_is_table(b, u))
-            acc = sw_build_begin_acc(b, u, group, sw_build_adds(b, u));
+        struct sw_accumulator acc = begin_acc(b, group, u, table);
         emit_unit_backward(b, group, u, weights, &acc, &whole_grad);
-        /* The next unit's weights go ahead of this one's gradients and updates, which nothing waits for so soon. */
-        if (u > 1 && sw_plan_passes_back(b->plan, u - 1))
-            sw_build_fetch(b, u - 1);
-        if (trains)
+        fetch_before(b, u);
+        if (sw_plan_trains(b->plan, u))
             sw_build_end_acc(b, u, group, acc);
     }
 }

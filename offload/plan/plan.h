@@ -186,8 +186,9 @@ struct sw_plan_tensor {
 };
 
 /* The expert group of a rank (Lepikhin et al., arXiv 2006.16668): ranks that share out the experts of each block, each
- * with micro-batches of its own. Everything else is on every rank, and the group adds up its gradients. The rows that
- * go to experts are gathered, and what the ranks' experts make of them is reduced to each rank's rows. */
+ * with micro-batches of its own. The experts are units of their own, behind those of their blocks, and the ranks of
+ * different groups that have the same ones share their state; all ranks of the job share that of the other units. The
+ * rows that go to experts are gathered, and what the ranks' experts make of them is reduced to each rank's rows. */
 struct sw_plan_experts {
     int ranks, rank; /* 0 or 1 ranks: there is no group. Not together with a tensor group */
     int node_ranks;  /* the fewest ranks that the group has on a node; 0: all of it is on one node */
@@ -223,7 +224,9 @@ struct sw_unit_cost {
 struct sw_plan_spec {
     struct sw_plan_lack *lack;    /* receives by how much SW_ERR_BUDGET was missed; NULL: nobody asks */
     const struct sw_units *units; /* borrowed: must outlive the plan */
-    int ranks, rank; /* of those that share state, without groups the training job; ranks 0: this rank is alone */
+    /* The ranks that share state, without groups those of the training job, and with expert groups those that have the
+     * same experts; and this one's number among them. ranks 0: this rank is alone. */
+    int ranks, rank;
     /* A job with groups has ranks · tensor.ranks ranks, those of a group neighbours. They train everything
      * or nothing, and quantize nothing. */
     struct sw_plan_tensor tensor;
@@ -362,19 +365,28 @@ static inline int64_t sw_plan_group(const struct sw_plan *plan) {
 static inline int64_t sw_plan_groups(const struct sw_plan *plan) {
     return sw_div_up(plan->spec.micro_batches, sw_plan_group(plan));
 }
-/* Tells whether each rank has but a shard of a state. */
-static inline bool sw_plan_is_sharded(const struct sw_plan *plan, sw_state state) {
+/* Returns the number of ranks that share a unit's state, at least 1, and this one's number among them: those of
+ * sw_plan_ranks, or in a job with expert groups all ranks for a unit without experts. */
+static inline int sw_plan_unit_ranks(const struct sw_plan *plan, int64_t unit) {
+    const int groups =
+        plan->spec.experts.ranks > 1 && !plan->spec.units->unit[unit].shared_out ? plan->spec.experts.ranks : 1;
+    return sw_plan_ranks(plan) * groups;
+}
+int sw_plan_unit_rank(const struct sw_plan *plan, int64_t unit);
+/* Tells whether each rank has but a shard of a unit's state. */
+static inline bool sw_plan_is_sharded(const struct sw_plan *plan, int64_t unit, sw_state state) {
     static const int from_stage[SW_STATES] = {[SW_WEIGHTS] = SW_ZERO_WEIGHTS,
                                               [SW_GRADS] = SW_ZERO_OPTIMIZER,
                                               [SW_OPTIMIZER] = SW_ZERO_OPTIMIZER,
                                               [SW_ACTS] = SW_ZERO_WEIGHTS + 1};
-    return sw_plan_ranks(plan) > 1 && plan->spec.zero >= from_stage[state];
+    return sw_plan_unit_ranks(plan, unit) > 1 && plan->spec.zero >= from_stage[state];
 }
-/* Tells whether each rank updates its shard of weights, gathers the others' and keeps the whole. */
-bool sw_plan_keeps_whole_weights(const struct sw_plan *plan);
-/* Tells whether each group's gradients are reduced by themselves, so that no rank keeps accumulators of more than its
- * shard from group to group. The sums then differ by their order from those of ranks that add up their groups first. */
-bool sw_plan_reduces_groups(const struct sw_plan *plan);
+/* Tells whether each rank updates its shard of a unit's weights, gathers the others' and keeps the whole. */
+bool sw_plan_keeps_whole_weights(const struct sw_plan *plan, int64_t unit);
+/* Tells whether each group's gradients of a unit are reduced by themselves, so that no rank keeps accumulators of more
+ * than its shard from group to group. The sums then differ by their order from those of ranks that add up their groups
+ * first. */
+bool sw_plan_reduces_groups(const struct sw_plan *plan, int64_t unit);
 /* Tells whether ranks gather quantized weights, and whether they exchange quantized gradients. */
 bool sw_plan_quantizes_weights(const struct sw_plan *plan);
 bool sw_plan_quantizes_grads(const struct sw_plan *plan);
@@ -407,8 +419,9 @@ static inline int sw_plan_group_ranks(const struct sw_plan *plan) {
     return plan->spec.experts.ranks > 1 ? plan->spec.experts.ranks : sw_plan_tensor_ranks(plan);
 }
 int sw_plan_group_rank(const struct sw_plan *plan);
-/* Tells whether ranks share out the experts of a unit. */
+/* Tells whether a unit has experts that ranks share out; and whether it is the block before such a unit. */
 bool sw_plan_shares_experts(const struct sw_plan *plan, int64_t unit);
+bool sw_plan_sends_rows(const struct sw_plan *plan, int64_t unit);
 /* Returns the rows that the ranks of a group exchange: those of a micro-batch, or of a micro-batch of each rank. */
 int64_t sw_plan_group_rows(const struct sw_plan *plan);
 /* Returns the rows of these that a rank of the group reduces and gathers. */

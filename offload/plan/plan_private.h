@@ -34,7 +34,9 @@ enum sw_slot_kind {
     SLOT_UNIT_KINDS,
     /* A plan has one slot of these kinds. */
     SLOT_UNIT_WEIGHTS = SLOT_UNIT_KINDS, /* device: weights of units that live elsewhere, the first of unit_slots */
-    SLOT_UNIT_BASE,     /* device: bases of units that live elsewhere, each beside a slot of weights of a unit */
+    SLOT_UNIT_BASE,       /* device: bases of units that live elsewhere, each beside a slot of weights of a unit */
+    SLOT_EXPERTS_WEIGHTS, /* device: as SLOT_UNIT_WEIGHTS, of experts that a group shares out */
+    SLOT_EXPERTS_BASE,    /* device: as SLOT_UNIT_BASE, beside these */
     SLOT_TYPED_WEIGHTS, /* device: weights of embedding or head that live elsewhere, where blocks' are narrow and so fit
                            no slot of theirs */
     SLOT_TABLE,         /* device: a tied table that lives elsewhere, kept from embedding to head */
@@ -57,6 +59,8 @@ enum sw_slot_kind {
     SLOT_WORK,
     SLOT_WORK_ACC, /* device: the accumulator being added to, and another that is on its way meanwhile */
     SLOT_OTHER_WORK_ACC,
+    SLOT_EXPERTS_ACC, /* device: as SLOT_WORK_ACC, of experts that a group shares out, beside that of their block */
+    SLOT_OTHER_EXPERTS_ACC,
     SLOT_TABLE_ACC, /* device: accumulator of a tied table, from head to embedding */
     SLOT_ACC_OUT,   /* host ring: accumulators to NVMe */
     SLOT_ACC_IN,    /* host ring: accumulators from NVMe */
@@ -119,13 +123,13 @@ static inline int64_t sw_plan_lead_grains(const struct sw_plan *plan, int64_t un
 /* Returns the number of chunks of a unit's whole weights, and of its trained span. */
 int64_t sw_plan_chunks(const struct sw_plan *plan, int64_t unit);
 int64_t sw_plan_trained_chunks(const struct sw_plan *plan, int64_t unit);
-/* Tells whether weights are gathered from the ranks that have updated them. */
-bool sw_plan_all_gathers_weights(const struct sw_plan *plan);
+/* Tells whether a unit's weights are gathered from the ranks that have updated them. */
+bool sw_plan_all_gathers_weights(const struct sw_plan *plan, int64_t unit);
 /* Tells whether the ranks gather a unit's weights quantized: not those of a unit with both spans or a base. */
 bool sw_plan_gathers_quantized(const struct sw_plan *plan, int64_t unit);
 /* Tells whether a unit's whole weights live on the device. */
 static inline bool sw_plan_has_whole_on_device(const struct sw_plan *plan, int64_t unit) {
-    return plan->placement[unit].tier[SW_WEIGHTS] == SW_DEVICE && !sw_plan_is_sharded(plan, SW_WEIGHTS);
+    return plan->placement[unit].tier[SW_WEIGHTS] == SW_DEVICE && !sw_plan_is_sharded(plan, unit, SW_WEIGHTS);
 }
 /* Returns what memory of a tier holds of a unit's state: gradients that live on the device are whole before they are
  * reduced. */

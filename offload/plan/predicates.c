@@ -10,7 +10,16 @@ int sw_plan_group_rank(const struct sw_plan *plan) {
 }
 
 bool sw_plan_shares_experts(const struct sw_plan *plan, int64_t unit) {
-    return plan->spec.experts.ranks > 1 && unit > 0 && unit + 1 < plan->spec.units->count;
+    return plan->spec.units->unit[unit].shared_out;
+}
+
+bool sw_plan_sends_rows(const struct sw_plan *plan, int64_t unit) {
+    return unit + 1 < plan->spec.units->count && sw_plan_shares_experts(plan, unit + 1);
+}
+
+int sw_plan_unit_rank(const struct sw_plan *plan, int64_t unit) {
+    return plan->spec.experts.ranks > 1 && !sw_plan_shares_experts(plan, unit) ? sw_plan_job_rank(plan)
+                                                                               : plan->spec.rank;
 }
 
 int64_t sw_plan_group_rows(const struct sw_plan *plan) {
@@ -30,12 +39,12 @@ struct sw_span sw_plan_rows_of(const struct sw_plan *plan, int tensor_rank) {
     return sw_shard(sw_plan_group_rows(plan), sw_plan_group_ranks(plan), tensor_rank);
 }
 
-bool sw_plan_all_gathers_weights(const struct sw_plan *plan) {
-    return sw_plan_is_sharded(plan, SW_OPTIMIZER);
+bool sw_plan_all_gathers_weights(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_is_sharded(plan, unit, SW_OPTIMIZER);
 }
 
-bool sw_plan_keeps_whole_weights(const struct sw_plan *plan) {
-    return sw_plan_all_gathers_weights(plan) && !sw_plan_is_sharded(plan, SW_WEIGHTS);
+bool sw_plan_keeps_whole_weights(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_all_gathers_weights(plan, unit) && !sw_plan_is_sharded(plan, unit, SW_WEIGHTS);
 }
 
 bool sw_plan_has_typed_slot(const struct sw_plan *plan, int64_t unit) {
@@ -69,18 +78,19 @@ static bool has_spans(const struct sw_plan *plan, int64_t unit) {
 bool sw_plan_keeps_secondary(const struct sw_plan *plan, int64_t unit) {
     const struct sw_plan_spec *spec = &plan->spec;
     const struct turns turns = turns_of(plan, unit);
-    if (!spec->train || spec->secondary_ranks < 2 || !sw_plan_is_sharded(plan, SW_WEIGHTS) || has_spans(plan, unit) ||
-        (unit == 0 && spec->units->tied) || turns.units <= turns.slots)
+    if (!spec->train || spec->secondary_ranks < 2 || !sw_plan_is_sharded(plan, unit, SW_WEIGHTS) ||
+        has_spans(plan, unit) || (unit == 0 && spec->units->tied) || turns.units <= turns.slots)
         return false;
     return sw_plan_groups(plan) > 1 || (unit > 0 && sw_plan_passes_back(plan, unit) && unit + turns.slots < turns.end);
 }
 
-bool sw_plan_reduces_groups(const struct sw_plan *plan) {
-    return sw_plan_ranks(plan) > 1 && plan->spec.zero >= SW_ZERO_GRADS && sw_plan_groups(plan) > 1;
+bool sw_plan_reduces_groups(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_unit_ranks(plan, unit) > 1 && plan->spec.zero >= SW_ZERO_GRADS && sw_plan_groups(plan) > 1;
 }
 
+/* Jobs in which units have different sharers quantize nothing. */
 bool sw_plan_quantizes_weights(const struct sw_plan *plan) {
-    return sw_plan_is_sharded(plan, SW_WEIGHTS) && plan->spec.gather != SW_QUANT_NONE;
+    return sw_plan_is_sharded(plan, 0, SW_WEIGHTS) && plan->spec.gather != SW_QUANT_NONE;
 }
 
 bool sw_plan_gathers_quantized(const struct sw_plan *plan, int64_t unit) {
@@ -88,7 +98,7 @@ bool sw_plan_gathers_quantized(const struct sw_plan *plan, int64_t unit) {
 }
 
 bool sw_plan_quantizes_grads(const struct sw_plan *plan) {
-    return sw_plan_is_sharded(plan, SW_GRADS) && plan->spec.reduce != SW_QUANT_NONE;
+    return sw_plan_is_sharded(plan, 0, SW_GRADS) && plan->spec.reduce != SW_QUANT_NONE;
 }
 
 bool sw_plan_fetches_table(const struct sw_plan *plan) {
@@ -207,7 +217,7 @@ int64_t sw_plan_units_beside(const struct sw_plan *plan) {
 
 bool sw_plan_splits_weights(const struct sw_plan *plan, int64_t unit) {
     return has_both_spans(plan, unit) &&
-           (sw_plan_is_sharded(plan, SW_WEIGHTS) ||
+           (sw_plan_is_sharded(plan, unit, SW_WEIGHTS) ||
             sw_plan_tier_of_trained(plan, unit) != plan->placement[unit].tier[SW_WEIGHTS]);
 }
 
@@ -250,6 +260,7 @@ bool sw_plan_units_are_alike(const struct sw_plan *plan, int64_t a, int64_t b) {
            sw_plan_passes_back(plan, a) == sw_plan_passes_back(plan, b) &&
            sw_plan_trained(plan, a).first_grain == sw_plan_trained(plan, b).first_grain &&
            sw_plan_continues(plan, a) == sw_plan_continues(plan, b) &&
+           sw_plan_shares_experts(plan, a) == sw_plan_shares_experts(plan, b) &&
            spec->units->unit[a].grains == spec->units->unit[b].grains &&
            spec->units->unit[a].base_grains == spec->units->unit[b].base_grains &&
            sw_plan_keeps_input(plan, b) == kept &&
@@ -320,15 +331,15 @@ int64_t sw_plan_optimizer_bytes(const struct sw_plan *plan, int64_t grains) {
     return grains * sw_optimizer_grain_bytes(plan->spec.units->optimizer);
 }
 
-/* Returns a rank's shard of a span. */
-static struct sw_span shard_of(const struct sw_plan *plan, struct sw_span all, int rank) {
-    struct sw_span shard = sw_shard(all.grains, sw_plan_ranks(plan), rank);
+/* Returns a rank's shard of a span of a unit. */
+static struct sw_span shard_of(const struct sw_plan *plan, int64_t unit, struct sw_span all, int rank) {
+    struct sw_span shard = sw_shard(all.grains, sw_plan_unit_ranks(plan, unit), rank);
     shard.first_grain += all.first_grain;
     return shard;
 }
 
 struct sw_span sw_plan_shard_of(const struct sw_plan *plan, int64_t unit, int rank) {
-    return shard_of(plan, sw_plan_shared(plan, unit), rank);
+    return shard_of(plan, unit, sw_plan_shared(plan, unit), rank);
 }
 
 static struct sw_span all_cells(const struct sw_plan *plan, int64_t unit) {
@@ -336,32 +347,33 @@ static struct sw_span all_cells(const struct sw_plan *plan, int64_t unit) {
 }
 
 struct sw_span sw_plan_frozen_shard(const struct sw_plan *plan, int64_t unit) {
-    return sw_plan_is_sharded(plan, SW_WEIGHTS) ? shard_of(plan, sw_plan_frozen(plan, unit), plan->spec.rank)
-                                                : (struct sw_span){0};
+    return sw_plan_is_sharded(plan, unit, SW_WEIGHTS)
+               ? shard_of(plan, unit, sw_plan_frozen(plan, unit), sw_plan_unit_rank(plan, unit))
+               : (struct sw_span){0};
 }
 
 struct sw_span sw_plan_base_span(const struct sw_plan *plan, int64_t unit) {
     const struct sw_span all = all_cells(plan, unit);
-    return sw_plan_is_sharded(plan, SW_WEIGHTS) ? shard_of(plan, all, plan->spec.rank) : all;
+    return sw_plan_is_sharded(plan, unit, SW_WEIGHTS) ? shard_of(plan, unit, all, sw_plan_unit_rank(plan, unit)) : all;
 }
 
 struct sw_span sw_plan_share_of(const struct sw_plan *plan, const struct sw_op *op, int rank) {
     if (op->bucket)
         return sw_plan_shard_chunk(plan, op->unit, rank, op->chunk);
     if (op->content == SW_CONTENT_BASE)
-        return shard_of(plan, all_cells(plan, op->unit), rank);
-    return shard_of(plan, op->frozen ? sw_plan_frozen(plan, op->unit) : sw_plan_shared(plan, op->unit), rank);
+        return shard_of(plan, op->unit, all_cells(plan, op->unit), rank);
+    return shard_of(plan, op->unit, op->frozen ? sw_plan_frozen(plan, op->unit) : sw_plan_shared(plan, op->unit), rank);
 }
 
 struct sw_span sw_plan_shard(const struct sw_plan *plan, int64_t unit) {
-    return sw_plan_shard_of(plan, unit, plan->spec.rank);
+    return sw_plan_shard_of(plan, unit, sw_plan_unit_rank(plan, unit));
 }
 
 struct sw_span sw_plan_span(const struct sw_plan *plan, sw_state state, int64_t unit) {
     const bool trained = state == SW_GRADS || state == SW_OPTIMIZER;
     if (trained && !sw_plan_trains(plan, unit))
         return (struct sw_span){0};
-    if (sw_plan_is_sharded(plan, state))
+    if (sw_plan_is_sharded(plan, unit, state))
         return sw_plan_shard(plan, unit);
     return trained ? sw_plan_trained(plan, unit) : sw_plan_typed(plan, unit);
 }
@@ -421,14 +433,14 @@ struct sw_span sw_plan_base_chunk(const struct sw_plan *plan, int64_t unit, int6
 }
 
 int64_t sw_plan_own_frozen_chunks(const struct sw_plan *plan, int64_t unit) {
-    return sw_plan_is_sharded(plan, SW_WEIGHTS)
+    return sw_plan_is_sharded(plan, unit, SW_WEIGHTS)
                ? sw_div_up(sw_plan_frozen_shard(plan, unit).grains, plan->spec.chunk_grains)
                : sw_plan_frozen_chunks(plan, unit);
 }
 
 struct sw_span sw_plan_own_frozen_chunk(const struct sw_plan *plan, int64_t unit, int64_t chunk) {
-    return sw_plan_is_sharded(plan, SW_WEIGHTS) ? chunk_of(plan, sw_plan_frozen_shard(plan, unit), chunk)
-                                                : sw_plan_unit_chunk(plan, unit, chunk);
+    return sw_plan_is_sharded(plan, unit, SW_WEIGHTS) ? chunk_of(plan, sw_plan_frozen_shard(plan, unit), chunk)
+                                                      : sw_plan_unit_chunk(plan, unit, chunk);
 }
 
 int64_t sw_plan_trained_chunks(const struct sw_plan *plan, int64_t unit) {
@@ -440,18 +452,19 @@ struct sw_span sw_plan_trained_chunk(const struct sw_plan *plan, int64_t unit, i
 }
 
 /* Tells whether a state's chunks are those of whole weights. */
-static bool is_whole_weights(const struct sw_plan *plan, sw_state state) {
-    return state == SW_WEIGHTS && !sw_plan_is_sharded(plan, SW_WEIGHTS);
+static bool is_whole_weights(const struct sw_plan *plan, int64_t unit, sw_state state) {
+    return state == SW_WEIGHTS && !sw_plan_is_sharded(plan, unit, SW_WEIGHTS);
 }
 
 int64_t sw_plan_state_chunks(const struct sw_plan *plan, sw_state state, int64_t unit) {
-    return is_whole_weights(plan, state) ? sw_plan_chunks(plan, unit)
-                                         : sw_div_up(sw_plan_span(plan, state, unit).grains, plan->spec.chunk_grains);
+    return is_whole_weights(plan, unit, state)
+               ? sw_plan_chunks(plan, unit)
+               : sw_div_up(sw_plan_span(plan, state, unit).grains, plan->spec.chunk_grains);
 }
 
 struct sw_span sw_plan_state_chunk(const struct sw_plan *plan, sw_state state, int64_t unit, int64_t chunk) {
-    return is_whole_weights(plan, state) ? sw_plan_unit_chunk(plan, unit, chunk)
-                                         : chunk_of(plan, sw_plan_span(plan, state, unit), chunk);
+    return is_whole_weights(plan, unit, state) ? sw_plan_unit_chunk(plan, unit, chunk)
+                                               : chunk_of(plan, sw_plan_span(plan, state, unit), chunk);
 }
 
 int64_t sw_plan_shard_chunks(const struct sw_plan *plan, int64_t unit) {
@@ -463,19 +476,19 @@ struct sw_span sw_plan_shard_chunk(const struct sw_plan *plan, int64_t unit, int
 }
 
 int64_t sw_plan_buckets(const struct sw_plan *plan, int64_t unit) {
-    return sw_div_up(sw_shard_most_grains(sw_plan_trained_grains(plan, unit), sw_plan_ranks(plan)),
+    return sw_div_up(sw_shard_most_grains(sw_plan_trained_grains(plan, unit), sw_plan_unit_ranks(plan, unit)),
                      plan->spec.chunk_grains);
 }
 
 int64_t sw_plan_bucket_grains(const struct sw_plan *plan, int64_t unit, int64_t number, int rank) {
-    const int ranks = sw_plan_ranks(plan);
+    const int ranks = sw_plan_unit_ranks(plan, unit);
     const int64_t longer = sw_min_i64(rank, sw_plan_trained_grains(plan, unit) % ranks);
     return longer * sw_plan_shard_chunk(plan, unit, 0, number).grains +
            (rank - longer) * sw_plan_shard_chunk(plan, unit, ranks - 1, number).grains;
 }
 
 struct sw_span sw_plan_bucket_run(const struct sw_plan *plan, int64_t unit, int64_t number, int64_t run) {
-    const int ranks = sw_plan_ranks(plan);
+    const int ranks = sw_plan_unit_ranks(plan, unit);
     if (sw_plan_buckets(plan, unit) == 1)
         return run == 0 ? sw_plan_trained(plan, unit) : (struct sw_span){0};
     return run < ranks ? sw_plan_shard_chunk(plan, unit, (int)run, number) : (struct sw_span){0};
@@ -546,7 +559,7 @@ int64_t sw_plan_node_before(const struct sw_plan *plan, int64_t unit, int64_t bu
 int64_t sw_plan_summary_bytes(const struct sw_plan *plan, bool sums) {
     int64_t doubles = SW_SUMMARY_SQUARE_SUMS;
     for (int64_t u = 0; sums && u < plan->spec.units->count; u++)
-        doubles += sw_shard_most_grains(sw_plan_trained_grains(plan, u), sw_plan_ranks(plan));
+        doubles += sw_shard_most_grains(sw_plan_trained_grains(plan, u), sw_plan_unit_ranks(plan, u));
     doubles += plan->spec.tally;
     doubles += plan->spec.pair_sequences > 0 ? SW_PAIR_SUMS - 1 : 0;
     return doubles * (int64_t)sizeof(double);
@@ -587,13 +600,13 @@ static struct among among_of(const struct sw_plan *plan, const struct sw_op *op)
     const int group_node = plan->spec.experts.ranks > 1 ? plan->spec.experts.node_ranks : plan->spec.tensor.node_ranks;
     const struct among group = {sw_plan_group_ranks(plan), sw_plan_group_rank(plan), group_node};
     const struct among data = {sw_plan_ranks(plan), plan->spec.rank, plan->spec.node_ranks};
+    const struct among job =
+        group.ranks == 1 ? data
+                         : (struct among){group.ranks * data.ranks, sw_plan_job_rank(plan), group.node * data.node};
     switch (sw_ops[op->kind].among) {
     case SW_AMONG_GROUP: return group;
-    case SW_AMONG_JOB:
-        return group.ranks == 1
-                   ? data
-                   : (struct among){group.ranks * data.ranks, sw_plan_job_rank(plan), group.node * data.node};
-    default: return data;
+    case SW_AMONG_JOB: return job;
+    default: return plan->spec.experts.ranks > 1 && !sw_plan_shares_experts(plan, op->unit) ? job : data;
     }
 }
 

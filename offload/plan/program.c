@@ -8,6 +8,11 @@ static int64_t head_of(const struct sw_builder *b) {
     return b->plan->spec.units->count - 1;
 }
 
+/* Returns the last unit that computes together with one: experts that a group shares out do with their block. */
+static int64_t last_beside(const struct sw_builder *b, int64_t unit) {
+    return unit + sw_plan_sends_rows(b->plan, unit);
+}
+
 /* Writes down the update of a unit, or what is left of it. */
 static void emit_update(struct sw_builder *b, struct sw_group *group, int64_t unit, sw_waiting waiting) {
     const bool begun = group->ahead.begun && group->ahead.unit == unit;
@@ -32,10 +37,13 @@ static void begin_ahead(struct sw_builder *b, struct sw_group *group, int64_t un
 /* Writes down the first group's forward pass, each unit after its update. Ranks update one unit ahead, so that it is
  * gathered while the one before computes. */
 static void emit_updated_forward(struct sw_builder *b, struct sw_group *group, sw_waiting waiting) {
-    const int64_t lead = sw_plan_all_gathers_weights(b->plan) ? 1 : 0;
+    const bool leads = sw_plan_all_gathers_weights(b->plan, 0);
     int64_t updated = 0;
-    for (int64_t u = 0; u <= head_of(b); u++) {
-        for (; updated <= sw_min_i64(u + lead, head_of(b)); updated++) {
+    for (int64_t u = 0; u <= head_of(b); u = last_beside(b, u) + 1) {
+        int64_t last = last_beside(b, u);
+        if (leads && last < head_of(b))
+            last = last_beside(b, last + 1);
+        for (; updated <= last; updated++) {
             if (sw_plan_trains(b->plan, updated))
                 emit_update(b, group, updated, waiting);
             if (updated < head_of(b))
@@ -43,8 +51,8 @@ static void emit_updated_forward(struct sw_builder *b, struct sw_group *group, s
         }
         if (u == head_of(b))
             break;
-        if (lead == 0)
-            begin_ahead(b, group, u, waiting);
+        if (!leads)
+            begin_ahead(b, group, last, waiting);
         sw_build_forward(b, group, u);
     }
 }
@@ -63,7 +71,7 @@ static void emit_train(struct sw_builder *b, struct sw_group *group, sw_waiting 
         group->count = sw_min_i64(sw_plan_group(b->plan), micros - group->first);
         if (updates)
             emit_updated_forward(b, group, waiting);
-        for (int64_t u = 0; !updates && u < head_of(b); u++)
+        for (int64_t u = 0; !updates && u < head_of(b); u = last_beside(b, u) + 1)
             sw_build_forward(b, group, u);
         if (updates && (b->plan->commit_every_step || b->saves))
             sw_build_commit(b);
@@ -94,7 +102,7 @@ static void emit_inference(struct sw_builder *b, struct sw_group *group, sw_op_k
     sw_build_tokens(b, micros);
     for (group->first = 0; group->first < micros; group->first += group->count) {
         group->count = sw_min_i64(sw_plan_group(b->plan), micros - group->first);
-        for (int64_t u = 0; u < head_of(b); u++)
+        for (int64_t u = 0; u < head_of(b); u = last_beside(b, u) + 1)
             sw_build_forward(b, group, u);
         sw_build_inference_head(b, group, kind);
     }
@@ -129,7 +137,7 @@ static const struct {
 static sw_status emit(struct sw_builder *b, sw_program_kind kind) {
     const struct sw_plan *plan = b->plan;
     for (int k = 0; k < UNIT_SLOTS_MAX; k++)
-        b->unit_slot_holds[k] = -1;
+        b->unit_ring[0].holds[k] = b->unit_ring[1].holds[k] = -1;
     b->typed_slot_holds = -1;
     struct sw_group group = {0};
     group.at = calloc((size_t)sw_plan_group(plan), sizeof *group.at);

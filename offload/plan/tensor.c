@@ -15,9 +15,6 @@ bool sw_build_norm_is_apart(const struct sw_builder *b, int64_t unit) {
 
 int sw_build_adds(const struct sw_builder *b, int64_t unit) {
     enum { WITH_NORM = 2, SPLIT = 4 }; /* the norm, and the first and the last product of a block, add apart */
-    enum { WITH_EXPERTS = 2 };
-    if (sw_plan_shares_experts(b->plan, unit))
-        return WITH_EXPERTS;
     if (unit == 0 || !sw_build_norm_is_apart(b, unit))
         return 1;
     return sw_plan_splits_backward(b->plan, unit) ? SPLIT : WITH_NORM;

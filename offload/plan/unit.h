@@ -50,7 +50,8 @@ struct sw_part {
     int64_t width; /* columns of the whole tensor, as the others count them; 0: its last dimension */
     bool joined;
     int64_t room_rows; /* rows that the unit has room for, so that parts of unequal size lie alike; 0: rows */
-    bool replicated;   /* every rank of a tensor group has the tensor */
+    bool
+        replicated; /* every rank of a tensor group, or of an expert group that has parts of the unit, has the tensor */
     int64_t used_rows; /* rows of a replicated matrix that this rank multiplies by; 0: all */
 };
 
@@ -80,6 +81,7 @@ struct sw_unit {
     int64_t wide_grain;       /* first wide grain; grains where there is none */
     int64_t replicated_grain; /* first grain of what every rank of a tensor group has; grains where there is none */
     int64_t replicated_elems; /* elements from that grain on, without the padding behind the last tensor */
+    bool shared_out;          /* experts of the block that is the unit before, which an expert group shares out */
     bool in_place;            /* frozen weights that are placed on NVMe are read from the model's own files. It may be
                                * set once the units are sealed, and not for a unit with a base or in e4m3 */
     struct sw_decay_run *run; /* cover [0, elems) */

@@ -4,6 +4,11 @@
 
 /* Brings weights to the device. */
 
+/* Returns which units a kind of slots holds. */
+static struct sw_unit_ring *ring_of_unit(struct sw_builder *b, int64_t unit) {
+    return &b->unit_ring[sw_plan_shares_experts(b->plan, unit)];
+}
+
 /* Takes a device slot for a unit that lives elsewhere. */
 static int32_t build_unit_slot(struct sw_builder *b, int64_t unit) {
     if (unit == 0 && sw_plan_fetches_table(b->plan)) {
@@ -14,22 +19,23 @@ static int32_t build_unit_slot(struct sw_builder *b, int64_t unit) {
         b->typed_slot_holds = unit;
         return b->index->slot[SLOT_TYPED_WEIGHTS];
     }
-    const int32_t k = b->unit_slot_next++ % (int32_t)b->plan->spec.unit_slots;
-    b->unit_slot_holds[k] = unit;
-    return b->index->slot[SLOT_UNIT_WEIGHTS] + k;
+    struct sw_unit_ring *ring = ring_of_unit(b, unit);
+    const int32_t k = ring->next++ % (int32_t)b->plan->spec.unit_slots;
+    ring->holds[k] = unit;
+    return sw_build_first_slot(b, unit) + k;
 }
 
 /* Returns the device slot that already has a unit's weights of this step; -1: none has. */
-static int32_t held(const struct sw_builder *b, int64_t unit) {
+static int32_t held(struct sw_builder *b, int64_t unit) {
     if (sw_plan_has_whole_on_device(b->plan, unit))
         return b->index->of_unit[sw_plan_typed(b->plan, unit).grains > 0 ? SLOT_WEIGHTS : SLOT_BASE][unit];
     if (unit == 0 && sw_plan_fetches_table(b->plan))
         return b->table_held ? b->index->slot[SLOT_TABLE] : -1;
     if (b->typed_slot_holds == unit)
         return b->index->slot[SLOT_TYPED_WEIGHTS];
-    for (int64_t k = 0; k < b->plan->spec.unit_slots; k++)
-        if (b->unit_slot_holds[k] == unit)
-            return b->index->slot[SLOT_UNIT_WEIGHTS] + k;
+    for (int32_t k = 0; k < (int32_t)b->plan->spec.unit_slots; k++)
+        if (ring_of_unit(b, unit)->holds[k] == unit)
+            return sw_build_first_slot(b, unit) + k;
     return -1;
 }
 
@@ -80,7 +86,8 @@ static void gather_all(struct sw_builder *b) {
 
 /* Moves a chunk of this rank's weights of a unit, or of its base, to a device slot. */
 static void fetch_chunk(struct sw_builder *b, const struct sw_chunk *chunk, struct sw_what what, int32_t slot) {
-    const struct sw_operand to = {.slot = slot, .piece = SW_BY_GRAINS, .own = sw_plan_is_sharded(b->plan, SW_WEIGHTS)};
+    const bool own = sw_plan_is_sharded(b->plan, chunk->unit, SW_WEIGHTS);
+    const struct sw_operand to = {.slot = slot, .piece = SW_BY_GRAINS, .own = own};
     sw_build_move(b, fetch_to_host(b, chunk, what), to, what, chunk,
                   chunk->at.grains * sw_plan_grain_bytes(b->plan, what.content, chunk->unit));
 }
@@ -98,7 +105,7 @@ static void fetch_frozen(struct sw_builder *b, int64_t unit, int32_t slot) {
         fetch_chunk(b, &chunk, (struct sw_what){.content = SW_CONTENT_BASE, .unit = unit, .index = c},
                     sw_build_base_slot(b, unit, slot));
     }
-    if (sw_plan_is_sharded(b->plan, SW_WEIGHTS))
+    if (sw_plan_is_sharded(b->plan, unit, SW_WEIGHTS))
         sw_build_gather_frozen(b, unit, is_there, slot);
 }
 
@@ -108,7 +115,7 @@ static void fetch(struct sw_builder *b, int64_t unit, int32_t slot) {
         sw_build_gather_secondary(b, unit, slot);
         return;
     }
-    const bool sharded = sw_plan_is_sharded(b->plan, SW_WEIGHTS);
+    const bool sharded = sw_plan_is_sharded(b->plan, unit, SW_WEIGHTS);
     const bool is_there = b->plan->placement[unit].tier[SW_WEIGHTS] == SW_DEVICE;
     const int64_t frozen = sw_plan_frozen_chunks(b->plan, unit), first = sharded ? 0 : frozen;
     fetch_frozen(b, unit, slot);
@@ -388,11 +395,11 @@ static void update_op(struct sw_builder *b, const struct chunk_update *u, bool o
 
 /* Shards become whole weights in their home on the device, or in a device slot from which they then go home. */
 static bool joins_at_home(const struct sw_builder *b, int64_t unit) {
-    return sw_plan_keeps_whole_weights(b->plan) && tier_of(b, SW_WEIGHTS, unit) == SW_DEVICE;
+    return sw_plan_keeps_whole_weights(b->plan, unit) && tier_of(b, SW_WEIGHTS, unit) == SW_DEVICE;
 }
 
 static bool joins_away(const struct sw_builder *b, int64_t unit) {
-    return sw_plan_keeps_whole_weights(b->plan) && tier_of(b, SW_WEIGHTS, unit) != SW_DEVICE;
+    return sw_plan_keeps_whole_weights(b->plan, unit) && tier_of(b, SW_WEIGHTS, unit) != SW_DEVICE;
 }
 
 /* Returns where the trained weights of a unit live. */
@@ -401,8 +408,8 @@ static struct sw_operand home_of_weights(const struct sw_builder *b, int64_t uni
         .slot = b->index->of_unit[SLOT_WEIGHTS][unit], .piece = SW_BY_GRAINS, .own = joins_at_home(b, unit)};
 }
 
-static struct sw_operand slot_of_weights(const struct sw_builder *b, int32_t slot) {
-    return (struct sw_operand){.slot = slot, .piece = SW_BY_GRAINS, .own = sw_plan_all_gathers_weights(b->plan)};
+static struct sw_operand slot_of_weights(const struct sw_builder *b, int64_t unit, int32_t slot) {
+    return (struct sw_operand){.slot = slot, .piece = SW_BY_GRAINS, .own = sw_plan_all_gathers_weights(b->plan, unit)};
 }
 
 static void give_weights(struct sw_builder *b, const struct chunk_update *u, struct sw_operand made) {
@@ -429,7 +436,7 @@ static void spread_weights(struct sw_builder *b, const struct chunk_update *u, s
     if (u->gathered)
         build_gather(b, &u->chunk, on_host, what);
     if (made_in == SW_HOST && home_tier != SW_DEVICE && u->slot >= 0)
-        sw_build_move(b, on_host, slot_of_weights(b, u->slot), what, &u->chunk, bytes);
+        sw_build_move(b, on_host, slot_of_weights(b, unit, u->slot), what, &u->chunk, bytes);
     if (home_tier == SW_NVME && goes_home)
         sw_build_move(b, on_host, home, what, &u->chunk, bytes);
 }
@@ -444,7 +451,7 @@ static struct sw_operand weights_target(struct sw_builder *b, const struct chunk
         return tier == SW_HOST && !joins_away(b, u->chunk.unit) ? home : sw_build_ring(b, SLOT_WEIGHTS_RING);
     if (tier == SW_DEVICE)
         return home;
-    return u->slot >= 0 ? slot_of_weights(b, u->slot) : sw_build_ring(b, SLOT_WEIGHTS_DOWN);
+    return u->slot >= 0 ? slot_of_weights(b, u->chunk.unit, u->slot) : sw_build_ring(b, SLOT_WEIGHTS_DOWN);
 }
 
 static void save_optimizer(struct sw_builder *b, const struct chunk_update *u, struct sw_operand home,
@@ -530,7 +537,7 @@ void sw_build_update_end(struct sw_builder *b, const struct sw_unit_update *upda
     const int64_t unit = update->unit;
     if (joins_at_home(b, unit))
         sw_build_all_gather(b, unit, b->index->of_unit[SLOT_WEIGHTS][unit], b->index->of_unit[SLOT_WEIGHTS][unit]);
-    else if (update->slot >= 0 && sw_plan_all_gathers_weights(b->plan))
+    else if (update->slot >= 0 && sw_plan_all_gathers_weights(b->plan, unit))
         sw_build_all_gather(b, unit, update->slot, update->slot);
     const int64_t chunks = joins_away(b, unit) ? sw_plan_state_chunks(b->plan, SW_WEIGHTS, unit) : 0;
     for (int64_t c = sw_plan_frozen_chunks(b->plan, unit); c < chunks; c++) {
@@ -585,7 +592,7 @@ static void round_alone(struct sw_builder *b, int64_t unit, int32_t acc, int64_t
 
 /* Rounds a finished gradient and moves it to where gradients live and, if `speculate`, into the update at once. */
 static void build_round_gradients(struct sw_builder *b, int64_t unit, int32_t acc, int64_t version, bool speculate) {
-    if (sw_plan_ranks(b->plan) > 1 && !sw_plan_reduces_groups(b->plan)) {
+    if (sw_plan_unit_ranks(b->plan, unit) > 1 && !sw_plan_reduces_groups(b->plan, unit)) {
         sw_build_reduce(b, unit, acc, version);
         return;
     }
@@ -622,17 +629,23 @@ static void emit_acc_transfer(struct sw_builder *b, int64_t unit, struct sw_accu
     }
 }
 
+/* Takes one of the accumulators that units take turns with: the other one, if there are two. */
+static int32_t work_acc(struct sw_builder *b, int64_t unit) {
+    const bool experts = sw_plan_shares_experts(b->plan, unit);
+    const int first = experts ? SLOT_EXPERTS_ACC : SLOT_WORK_ACC;
+    return b->index->slot[first + (b->index->slot[first + 1] < 0 ? 0 : b->work_acc_next[experts]++ % 2)];
+}
+
 struct sw_accumulator sw_build_begin_acc(struct sw_builder *b, int64_t unit, const struct sw_group *group,
                                          int per_micro) {
     const int32_t home = b->index->of_unit[SLOT_ACC][unit];
     const bool on_device = home >= 0 && b->plan->slot[home].tier == SW_DEVICE;
-    const bool anew = group->first == 0 || sw_plan_reduces_groups(b->plan);
+    const bool anew = group->first == 0 || sw_plan_reduces_groups(b->plan, unit);
     struct sw_accumulator acc = {.slot = home, .version = anew ? 0 : per_micro * group->first};
     if (sw_build_is_table(b, unit))
         acc.slot = b->index->slot[SLOT_TABLE_ACC];
     else if (!on_device)
-        acc.slot =
-            b->index->slot[SLOT_WORK_ACC + (b->index->slot[SLOT_OTHER_WORK_ACC] < 0 ? 0 : b->work_acc_next++ % 2)];
+        acc.slot = work_acc(b, unit);
     if (anew) {
         struct sw_op *op = sw_build_op(b, SW_OP_ZERO_ACCUMULATOR, unit, -1);
         op->first_grain = sw_plan_trained(b->plan, unit).first_grain;
@@ -650,8 +663,8 @@ void sw_build_accumulate(struct sw_builder *b, int64_t unit, struct sw_accumulat
     acc->version++;
 }
 
-/* Adds up what the ranks of a tensor group have of the gradients of replicated tensors, of which each has its rows' or
- * its heads' part, before anything else becomes of them: afterwards all ranks have the same. */
+/* Adds up what the ranks of a group have of the gradients of replicated tensors, of which each has the part of its
+ * rows, heads or experts, before anything else becomes of them: afterwards all ranks have the same. */
 static void sum_replicated(struct sw_builder *b, int64_t unit, struct sw_accumulator *acc) {
     const struct sw_span own = sw_plan_replicated_of(b->plan, unit, sw_plan_group_rank(b->plan));
     const int64_t elems = sw_plan_replicated_elems(b->plan, unit);
@@ -665,9 +678,9 @@ static void sum_replicated(struct sw_builder *b, int64_t unit, struct sw_accumul
 void sw_build_end_acc(struct sw_builder *b, int64_t unit, const struct sw_group *group, struct sw_accumulator acc) {
     const int32_t home = b->index->of_unit[SLOT_ACC][unit];
     const bool last = group->first + group->count == b->plan->spec.micro_batches;
-    if (last || sw_plan_reduces_groups(b->plan))
+    if (last || sw_plan_reduces_groups(b->plan, unit))
         sum_replicated(b, unit, &acc);
-    if (sw_plan_reduces_groups(b->plan)) {
+    if (sw_plan_reduces_groups(b->plan, unit)) {
         const int64_t before = group->first / sw_plan_group(b->plan);
         sw_build_reduce_group(b, unit, acc.slot, acc.version, before);
         if (last)

@@ -99,7 +99,7 @@ static sw_status search_begin(const struct sw_plan_spec *spec, const struct sw_r
     if (spec->update_on_device != NULL)
         memcpy(s->next.streams, spec->update_on_device, (size_t)spec->units->count * sizeof *s->next.streams);
     /* All ranks price the plan of the same one, so that they choose alike. */
-    s->spec.rank = 0;
+    s->spec.rank = s->spec.experts.rank = 0;
     s->spec.update_on_device = s->next.streams;
     s->spec.rises = &s->next.rises;
     return sw_layout_peaks_create(&s->spec.peaks);
@@ -481,10 +481,11 @@ static sw_status search_all(struct sw_search *s, const struct sw_search_open *op
 }
 
 /* Makes the outline of this rank; the search was about rank 0's. */
-static sw_status take_own(struct sw_search *s, int rank) {
+static sw_status take_own(struct sw_search *s, const struct sw_plan_spec *own_spec) {
     struct sw_plan *own;
     search_copy(s, &s->best, &s->next);
-    s->spec.rank = rank;
+    s->spec.rank = own_spec->rank;
+    s->spec.experts.rank = own_spec->experts.rank;
     SW_TRY(sw_plan_outline(&s->spec, &own));
     sw_plan_destroy(s->plan);
     s->plan = own;
@@ -531,8 +532,8 @@ static sw_status search_group(const struct sw_plan_spec *spec, const struct sw_s
     sw_status status = search_begin(spec, rates, open, &s);
     if (status == SW_OK)
         status = search_chunks(&s, open, out);
-    if (status == SW_OK && spec->rank > 0)
-        status = take_own(&s, spec->rank);
+    if (status == SW_OK && (spec->rank > 0 || spec->experts.rank > 0))
+        status = take_own(&s, spec);
     if (status == SW_OK) {
         out->plan = s.plan;
         s.plan = NULL;
@@ -595,7 +596,7 @@ static sw_status price_group(struct choice *c, int group) {
     struct sw_group_price *price = &c->price[group];
     struct sw_plan_spec spec = c->spec;
     struct sw_plan *plan;
-    spec.rank = 0;
+    spec.rank = spec.experts.rank = 0;
     spec.group = price->group;
     if (c->open->updates)
         spec.update_on_device = NULL;

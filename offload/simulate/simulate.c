@@ -154,6 +154,13 @@ static struct price of_scope(const struct sw_rates *rates, const struct sw_scope
     return price;
 }
 
+/* Returns the rates among the ranks that share a unit's state. All ranks have the rates of the job. */
+static const struct sw_scope_rates *rates_of_sharers(const struct sw_plan *plan, const struct sw_rates *rates,
+                                                     const struct sw_op *op) {
+    static const struct sw_scope_rates of_job = {.latency_s = 0.0};
+    return sw_plan_unit_ranks(plan, op->unit) > sw_plan_ranks(plan) ? &of_job : &rates->among_data;
+}
+
 /* Returns the larger number, like fmax without NAN, inlined: a simulation spends its time here. */
 static inline double greater(double a, double b) {
     return a > b ? a : b;
@@ -288,8 +295,9 @@ static struct price price_of(const struct pricing *s, const struct sw_op *op, bo
     case SW_PRICE_FIRST_PRODUCT:
     case SW_PRICE_HEAD:
     case SW_PRICE_LOSS: return of_unit(s, op);
-    case SW_PRICE_REDUCE: return of_scope(r, &r->among_data, REDUCES, bytes);
-    case SW_PRICE_GATHER: return of_scope(r, op->secondary ? &r->in_node : &r->among_data, GATHERS, bytes);
+    case SW_PRICE_REDUCE: return of_scope(r, rates_of_sharers(s->plan, r, op), REDUCES, bytes);
+    case SW_PRICE_GATHER:
+        return of_scope(r, op->secondary ? &r->in_node : rates_of_sharers(s->plan, r, op), GATHERS, bytes);
     case SW_PRICE_EXCHANGE: return of_levels(s, op, &r->in_node, GATHERS, r->comm_latency_s);
     case SW_PRICE_GROUP_REDUCE: return of_levels(s, op, &r->in_group, REDUCES, r->in_group.latency_s);
     case SW_PRICE_GROUP_GATHER: return of_levels(s, op, &r->in_group, GATHERS, r->in_group.latency_s);

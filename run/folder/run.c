@@ -231,9 +231,11 @@ static sw_status make_stores(int64_t ranks, struct sw_run *run) {
     return SW_OK;
 }
 
-void sw_run_optimizer_to_json(const struct sw_run *run, json_t *root) {
+void sw_run_layout_to_json(const struct sw_run *run, json_t *root) {
     if (run->optimizer != SW_OPTIMIZER_FP32)
         json_object_set_new(root, "optimizer", json_string(sw_optimizer_format_name(run->optimizer)));
+    if (run->by_experts && !run->joined)
+        json_object_set_new(root, "experts_apart", json_true());
 }
 
 static sw_status optimizer_from_json(const json_t *root, const char *path, struct sw_run *run) {
@@ -252,6 +254,7 @@ sw_status sw_run_stores_from_json(const json_t *root, const char *path, struct s
     const json_t *stores = json_object_get(root, "stores"), *count = json_object_get(root, "ranks");
     run->tensor_ranks = sw_settings_part_ranks(&run->settings);
     run->by_experts = sw_settings_shares_experts(&run->settings);
+    run->joined = run->by_experts && !json_is_true(json_object_get(root, "experts_apart"));
     run->tiles = run->settings.tiles;
     if (stores == NULL && count == NULL) {
         SW_TRY(make_stores(1, run));
@@ -314,6 +317,7 @@ sw_status sw_run_places(const char *folder, const struct sw_run *run, int64_t ra
                                          .local_rank = store->local_rank,
                                          .tensor_ranks = run->tensor_ranks,
                                          .by_experts = run->by_experts,
+                                         .joined = run->joined,
                                          .whole = run->whole,
                                          .optimizer = run->optimizer};
     static const struct sw_option_list none = {0};
@@ -493,7 +497,7 @@ sw_status sw_run_write(const char *folder, const struct sw_run *run) {
     put_files(root, "data_files", &run->texts.data_files);
     put_files(root, "val_files", &run->texts.val_files);
     /* Nothing is added to or by what there is no memory for, nor by a member that is NULL. */
-    sw_run_optimizer_to_json(run, root);
+    sw_run_layout_to_json(run, root);
     json_object_set_new(root, "turn_end",
                         json_pack("{s:i, s:s}", "id", (int)run->turn_end.id, "token", run->turn_end.token));
     digest_text(run->frozen_digest, digest);

@@ -52,6 +52,7 @@ struct sw_run {
     sw_optimizer_format optimizer;
     int64_t tensor_ranks, tiles;
     bool by_experts;            /* the groups are those of --experts */
+    bool joined;                /* by an older version, whose groups have experts in one unit with their block */
     struct sw_run_store *store; /* `ranks` entries; NULL until the stores are made */
     struct sw_option_list nvme; /* --nvme as in run.json; the settings may have changed since */
     /* Orphans: stores that the run has superseded, or not yet adopted. A resume removes them by their ids, once the
@@ -164,8 +165,9 @@ void sw_open_stores_close(struct sw_open_stores *set);
 
 /* Convert the stores of a run to and from run.json. */
 json_t *sw_run_stores_to_json(const struct sw_run_store *stores, int64_t count);
-/* Adds the format of the stores to run.json, unless it is fp32. */
-void sw_run_optimizer_to_json(const struct sw_run *run, json_t *root);
+/* Adds the layout of the stores to run.json: their format, unless it is fp32, and that experts have units of their own.
+ */
+void sw_run_layout_to_json(const struct sw_run *run, json_t *root);
 sw_status sw_run_stores_from_json(const json_t *root, const char *path, struct sw_run *run);
 
 /* The small files of the model that a run was made with: tokenizer, chat template, configuration. A run keeps copies in

@@ -52,6 +52,7 @@ struct stream {
 
 struct records {
     struct sw_store **store; /* `stores` entries, borrowed */
+    bool *own;               /* of each store: it is of this rank's; others are read for units that all ranks share */
     struct sw_store_lane **lane;
     int stores;
     struct sw_arena *arena;
@@ -76,6 +77,11 @@ static sw_status make_boxes(struct records *self) {
         self->stream[k].box = self->box + k * self->boxes;
     for (int s = 0; s < self->stores; s++)
         SW_TRY(sw_store_add_buffer(self->store[s], memory, bytes));
+    return SW_OK;
+}
+
+/* Opens the lanes of the stores, once all who read these have added their buffers. */
+static sw_status records_begin(struct records *self) {
     for (int s = 0; s < self->stores; s++)
         SW_TRY(sw_store_lane_open(self->store[s], IO_DEPTH, &self->lane[s]));
     return SW_OK;
@@ -87,6 +93,7 @@ static void records_close(struct records *self) {
     for (int s = 0; self->lane != NULL && s < self->stores; s++)
         sw_store_lane_close(self->lane[s]);
     free(self->lane);
+    free(self->own);
     free(self->store);
     sw_arena_destroy(self->arena);
     free(self->stream);
@@ -94,19 +101,25 @@ static void records_close(struct records *self) {
     free(self);
 }
 
-/* Opens every `ranks`-th store of a set, which has some of them; the first is that of tensor rank `rank`. */
-static sw_status records_open(const struct sw_open_stores *set, int rank, int ranks, int64_t tiles,
+/* Opens every `ranks`-th store of a set, which has some of them; the first is that of tensor rank `rank`. If units are
+ * spread over all stores, those of rank 0 read all. */
+static sw_status records_open(const struct sw_open_stores *set, int rank, int ranks, int64_t tiles, bool spread,
                               struct records **out) {
     struct records *self = *out = calloc(1, sizeof *self);
     if (self == NULL)
         return fail_memory();
     self->store = calloc((size_t)set->count, sizeof(struct sw_store *));
     self->lane = calloc((size_t)set->count, sizeof(struct sw_store_lane *));
-    if (self->store == NULL || self->lane == NULL)
+    self->own = calloc((size_t)set->count, sizeof *self->own);
+    if (self->store == NULL || self->lane == NULL || self->own == NULL)
         return fail_memory();
-    for (int s = rank; s < set->count; s += ranks)
-        if (set->store[s] != NULL)
-            self->store[self->stores++] = set->store[s];
+    for (int s = 0; s < set->count; s++) {
+        const bool own = s % ranks == rank;
+        if (set->store[s] == NULL || !(own || (spread && rank == 0)))
+            continue;
+        self->own[self->stores] = own;
+        self->store[self->stores++] = set->store[s];
+    }
     assert(self->stores > 0);
     self->grain_bytes = sw_optimizer_grain_bytes(sw_store_optimizer(self->store[0]));
     self->tiles = tiles;
@@ -151,11 +164,17 @@ static sw_status await(struct records *self, const struct box *box) {
     return SW_OK;
 }
 
+/* Tells whether ranks of a group have parts of a unit, where each block is two units. */
+static bool is_shared_out(const struct sw_store *store, int64_t unit) {
+    return unit > 0 && unit + 1 < sw_store_unit_count(store) && unit % 2 == 0;
+}
+
 /* Returns the store that holds a grain, or -1. */
 static int64_t holder_of(const struct records *self, int64_t unit, int64_t grain) {
     for (int s = 0; s < self->stores; s++) {
+        const bool reads = self->own[s] || !is_shared_out(self->store[s], unit);
         const int64_t within = grain - sw_store_unit_first(self->store[s], unit);
-        if (within >= 0 && within < sw_store_unit_grains(self->store[s], unit))
+        if (reads && within >= 0 && within < sw_store_unit_grains(self->store[s], unit))
             return s;
     }
     return -1;
@@ -371,6 +390,7 @@ struct sw_state_reader {
     struct sw_frozen *frozen;
     int parts;
     bool by_experts;     /* the parts are of ranks that share out experts */
+    bool joined;         /* these have the experts in one unit with their block (struct sw_run) */
     struct part *part;   /* one entry per tensor rank */
     struct part whole;   /* the frozen weights of a run with tensor groups; units NULL: there are none */
     struct piece *piece; /* pieces of all parts, by the names of their tensors; NULL: not listed yet */
@@ -438,6 +458,7 @@ static sw_status make_of_run(const char *folder, const struct sw_run *run, struc
     (*out)->config = run->config;
     (*out)->optimizer = run->optimizer;
     (*out)->by_experts = run->by_experts;
+    (*out)->joined = run->joined;
     snprintf((*out)->folder, sizeof(*out)->folder, "%s", folder);
     return sw_tuning_copy(&run->settings.tuning, &(*out)->tuning);
 }
@@ -494,17 +515,30 @@ sw_status sw_state_join(const struct sw_state_part *parts, int count, struct sw_
     return hand_over(self, status, out);
 }
 
+/* Tells whether units without experts are spread over the stores of all parts. */
+static bool is_spread(const struct sw_state_reader *self) {
+    return self->by_experts && !self->joined;
+}
+
+/* Opens the records of a part, and of all parts if these read the same stores. */
 static sw_status open_records(struct sw_state_reader *self, int p) {
-    return self->part[p].records != NULL
-               ? SW_OK
-               : records_open(&self->stores, p, self->parts, self->part[p].tiles, &self->part[p].records);
+    const int first = is_spread(self) ? 0 : p, end = is_spread(self) ? self->parts : p + 1;
+    if (self->part[p].records != NULL)
+        return SW_OK;
+    for (int q = first; q < end; q++)
+        SW_TRY(
+            records_open(&self->stores, q, self->parts, self->part[q].tiles, is_spread(self), &self->part[q].records));
+    for (int q = first; q < end; q++)
+        SW_TRY(records_begin(self->part[q].records));
+    return SW_OK;
 }
 
 /* Lays out the units of a part, unless the caller has given them. */
 static sw_status make_units(struct sw_state_reader *self, int p) {
     struct part *part = &self->part[p];
     if (self->parts > 1) {
-        const struct sw_model_group group = {.ranks = self->parts, .rank = p, .experts = self->by_experts};
+        const struct sw_model_group group = {
+            .ranks = self->parts, .rank = p, .experts = self->by_experts, .joined = self->joined};
         SW_TRY(sw_model_group_units(&self->config, &group, part->tiles, self->optimizer, &self->tuning, &part->made));
         part->units = part->made;
         return SW_OK;
@@ -714,7 +748,8 @@ sw_status sw_state_load(struct sw_state_reader *self, const struct sw_units *uni
 sw_status sw_state_records(struct sw_state_reader *self, int part, int64_t unit, int64_t first, int64_t count,
                            char *out) {
     SW_TRY(open_records(self, part));
-    struct records *records = self->part[part].records;
+    const bool of_all = is_spread(self) && !is_shared_out(self->part[part].records->store[0], unit);
+    struct records *records = self->part[of_all ? 0 : part].records;
     for (int64_t done = 0, now; done < count; done += now) {
         now = sw_min_i64(count - done, most_grains(records));
         SW_TRY(make_ready(records, unit, first + done, first + done + now));

@@ -127,8 +127,8 @@ static sw_status remove_orphans(struct sw_store_set *set) {
 static bool needs(const struct sw_store_set *set, const struct sw_store *store, int64_t owner) {
     const struct sw_run *before = &set->old;
     const int64_t tensor_ranks = before->tensor_ranks;
-    if (owner == sw_ranks_rank(set->ranks) % before->ranks)
-        return true;
+    if (owner == sw_ranks_rank(set->ranks) % before->ranks || (before->by_experts && !before->joined))
+        return true; /* all ranks share what has no experts */
     if (owner % tensor_ranks != sw_ranks_rank(set->ranks) % tensor_ranks)
         return false; /* another part of every layer */
     if (!before->whole && sw_tuning_freezes(&set->run->settings.tuning))
@@ -151,7 +151,13 @@ static bool changes_format(const struct sw_store_set *set) {
 static bool changes_groups(const struct sw_store_set *set) {
     const struct sw_settings *now = &set->run->settings;
     return set->old.tensor_ranks != sw_settings_part_ranks(now) ||
-           (set->old.tensor_ranks > 1 && set->old.by_experts != sw_settings_shares_experts(now));
+           (set->old.tensor_ranks > 1 && (set->old.by_experts != sw_settings_shares_experts(now) || set->old.joined));
+}
+
+/* Tells whether the groups are those of an older version, and change in nothing else. */
+static bool takes_apart(const struct sw_store_set *set) {
+    const struct sw_settings *now = &set->run->settings;
+    return set->old.joined && sw_settings_shares_experts(now) && set->old.tensor_ranks == sw_settings_part_ranks(now);
 }
 
 /* Tells whether grains hold other elements than before. */
@@ -367,7 +373,11 @@ static void say_changed(const struct sw_store_set *set) {
         sw_log_info("converted the optimizer state of step %lld from %s to %s, once; moments are rounded to nearest",
                     (long long)set->step, sw_optimizer_format_name(sw_optimizer_records(set->old.optimizer)),
                     sw_optimizer_format_name(sw_optimizer_records(now)));
-    if (changes_groups(set))
+    if (takes_apart(set))
+        sw_log_info("laid out the optimizer state of step %lld anew, once: all ranks share that of layers without "
+                    "experts%s",
+                    (long long)set->step, now == SW_OPTIMIZER_8BIT ? "; moments in 8 bits are rounded to nearest" : "");
+    else if (changes_groups(set))
         sw_log_info("laid out the optimizer state of step %lld for %s %lld instead of %s%s%lld, once%s",
                     (long long)set->step, group_flag(set), (long long)sw_settings_part_ranks(&set->run->settings),
                     other ? old_group_flag(set) : "", other ? " " : "", (long long)set->old.tensor_ranks,
@@ -402,6 +412,7 @@ static sw_status take_old(struct sw_store_set *set) {
                         .optimizer = run->optimizer,
                         .tensor_ranks = run->tensor_ranks,
                         .by_experts = run->by_experts,
+                        .joined = run->joined,
                         .tiles = run->tiles,
                         .config = run->config,
                         .starts = run->starts,
@@ -548,7 +559,8 @@ sw_status sw_store_set_open(struct sw_store_set *self, struct sw_store **out) {
     const struct sw_run *run = self->run;
     const struct sw_store_owner owner = sw_settings_owner(&run->settings);
     const bool same = run->ranks == owner.ranks && run->whole == owner.whole && run->optimizer == owner.optimizer &&
-                      run->tensor_ranks == owner.tensor_ranks && run->by_experts == owner.by_experts;
+                      run->tensor_ranks == owner.tensor_ranks && run->by_experts == owner.by_experts &&
+                      run->joined == owner.joined;
     *out = NULL;
     SW_TRY(check_previous(self, same));
     return same ? open_existing(self, out) : replace(self, out);

@@ -39,7 +39,7 @@ sw_status sw_unfinished_start_write(int file, const char *path, const struct sw_
         json_pack("{s:i, s:I, s:I, s:b, s:o}", "spillway_start", START_VERSION, "ranks", (json_int_t)run->ranks,
                   run->by_experts ? "experts" : "tensor", (json_int_t)run->tensor_ranks, "whole", run->whole, "stores",
                   sw_run_stores_to_json(run->store, run->ranks));
-    sw_run_optimizer_to_json(run, root);
+    sw_run_layout_to_json(run, root);
     char *text = root == NULL ? NULL : sw_json_checked_text(root);
     const sw_status status =
         text == NULL ? sw_fail(SW_ERR_NOMEM, "no memory to write %s", path) : write_and_flush(file, path, text);
@@ -114,6 +114,7 @@ static bool is_of_rank(const char *name, const struct sw_run *run) {
                                          .ranks = run->ranks,
                                          .tensor_ranks = run->tensor_ranks,
                                          .by_experts = run->by_experts,
+                                         .joined = run->joined,
                                          .whole = run->whole,
                                          .optimizer = run->optimizer};
     sw_places_folder_name(&owner, wanted);

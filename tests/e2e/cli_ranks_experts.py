@@ -174,7 +174,9 @@ def stages_and_placements_give_the_same_bits():
               ("sequence-again", (*rows, "--recompute", "all", "--place", EVERYTHING_AWAY)), ("batch", ("--order", "batch")))
     table = [("--tensor", 2, 2, *place) for place in places]
     table += [("--tensor", 4, 4, *place) for place in (places[0], places[7])]
-    table += [("--experts", 2, 2, *place) for place in (*places[:4], places[8])] + [("--experts", 4, 4, *place) for place in places[:2]]
+    # Stages 2 and 3 reduce each group of micro-batches for itself, in another order.
+    batch = ("batch", (*places[8][1], "--zero", 1))
+    table += [("--experts", 2, 2, *place) for place in (*places[:4], batch)] + [("--experts", 4, 4, *place) for place in places[:2]]
     table += [(kind, 4, 2, f"zero-{zero}-{name}", ("--zero", zero, *flags)) for kind in ("--tensor", "--experts")
               for zero in range(4) for name, flags in places[:2]]
     narrow = (*ADAPTERS, "--base-format", "nf4", "--optimizer-state", "8bit")

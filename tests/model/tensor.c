@@ -218,15 +218,15 @@ static void in_bf16_a_group_rounds_once_more(void **state) {
     compare_type(SW_BF16);
 }
 
-/* Marks the elements that a rank's part of a tensor has, and checks that they have the whole tensor's random weights.
- */
+/* Marks the elements that a rank's part of a tensor has, those that all ranks have on the last, and checks that they
+ * have the whole tensor's random weights. */
 static void mark(const struct sw_units *whole, const float *weights, const struct sw_tensor *part, const float *own,
-                 bool last, int *seen) {
+                 bool copied, bool last, int *seen) {
     const int64_t base = tensor_place(whole, part->name);
     for (int64_t e = 0, rest; e < part->elems; e++) {
         const int64_t at = base + sw_tensor_to_whole(part, e, &rest);
         assert_true(own[part->offset + e] == weights[at]);
-        seen[at] += !part->part.replicated || last;
+        seen[at] += last || !copied;
     }
 }
 
@@ -265,7 +265,7 @@ static void check_units(const struct sw_model_config *config, const struct sw_mo
         tensor_fill(config, whole, u, next);
     struct sw_model_group group = *shape;
     support_expect_ok(sw_model_group_units(config, &group, tiles, format, tuning, &first), "the units of rank 0");
-    assert_int_equal(first->count, 2 + (group.experts ? 1 : 2 * tiles) * config->layers);
+    assert_int_equal(first->count, 2 + (group.joined ? 1 : 2 * tiles) * config->layers);
     for (group.rank = 0; group.rank < group.ranks; group.rank++, sw_units_destroy(units)) {
         support_expect_ok(sw_model_group_units(config, &group, tiles, format, tuning, &units), "the units of a rank");
         assert_int_equal(units->tied, config->tied_embeddings);
@@ -274,8 +274,11 @@ static void check_units(const struct sw_model_config *config, const struct sw_mo
             float *own = floats(unit->elems);
             check_layout(&first->unit[u], unit);
             tensor_fill(config, units, u, own);
-            for (int64_t n = 0; n < unit->tensor_count; n++)
-                mark(whole, weights, &unit->tensor[n], own, group.rank + 1 == group.ranks, seen);
+            for (int64_t n = 0; n < unit->tensor_count; n++) {
+                const bool by_all = group.experts && !group.joined && !unit->shared_out;
+                const bool copied = unit->tensor[n].part.replicated || by_all;
+                mark(whole, weights, &unit->tensor[n], own, copied, group.rank + 1 == group.ranks, seen);
+            }
             free(own);
         }
     }
@@ -299,7 +302,8 @@ static void the_units_of_a_group_have_each_element_once(void **state) {
                                 tile_counts[k % TILE_COUNTS], (sw_optimizer_format)(k / TILE_COUNTS), NULL);
 }
 
-/* Each rank of an expert group has its experts whole, and all else as the others, adapters and a frozen base too. */
+/* Each rank of an expert group has its experts whole, and all else as the others, adapters and a frozen base too; with
+ * experts in units of their own, or in one with their block. */
 static void the_units_of_an_expert_group_have_each_element_once(void **state) {
     (void)state;
     const struct sw_tuning tunings[] = {{.freeze = NULL},
@@ -308,11 +312,11 @@ static void the_units_of_an_expert_group_have_each_element_once(void **state) {
                                         {.lora = {.rank = 3, .targets = "attention"}, .base = SW_BASE_NF4}};
     for (int i = 0; i < CASES; i++)
         for (int format = 0; cases[i].config.experts > 0 && format < SW_OPTIMIZER_FORMATS; format++)
-            for (size_t t = 0; t < sizeof tunings / sizeof tunings[0]; t++) {
+            for (size_t t = 0; t < 2 * sizeof tunings / sizeof tunings[0]; t++) {
                 struct sw_model_config config = cases[i].config;
                 config.experts = 6;
-                check_units(&config, &(struct sw_model_group){.ranks = 3, .experts = true}, 1,
-                            (sw_optimizer_format)format, &tunings[t]);
+                check_units(&config, &(struct sw_model_group){.ranks = 3, .experts = true, .joined = t % 2 == 1}, 1,
+                            (sw_optimizer_format)format, &tunings[t / 2]);
             }
 }
 

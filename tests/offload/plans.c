@@ -265,17 +265,28 @@ void plans_draw_tensor(struct plans_random *random, int most, struct sw_units *u
     draw_group_parts(random, units);
 }
 
-void plans_draw_experts(struct plans_random *random, int most, struct sw_units *units, struct sw_plan_spec *spec) {
+bool plans_draw_experts(struct plans_random *random, int most, struct sw_units *units, struct sw_plan_spec *spec) {
     enum { RESIDUAL_BYTES = 64 };
     plans_draw_tensor(random, most, units, spec);
-    spec->experts = (struct sw_plan_experts){.ranks = spec->tensor.ranks, .rows = spec->tensor.rows};
+    const bool pairs = units->count % 2 == 0;
+    if (pairs)
+        spec->experts = (struct sw_plan_experts){.ranks = spec->tensor.ranks, .rows = spec->tensor.rows};
     spec->tensor = (struct sw_plan_tensor){0};
-    for (int64_t u = 1; u + 1 < units->count; u++) {
+    for (int64_t u = 0; u < units->count; u++) {
         struct sw_unit_cost *cost = &random->cost[u];
-        cost->shares_input = cost->continues = false;
-        cost->output_bytes = random->cost[0].output_bytes;
-        cost->saved_bytes = sw_max_i64(cost->saved_bytes, RESIDUAL_BYTES);
+        struct sw_unit *unit = &units->unit[u];
+        unit->shared_out = pairs && u > 0 && u + 1 < units->count && u % 2 == 0;
+        cost->shares_input = unit->shared_out;
+        cost->continues = false;
+        cost->output_bytes = u + 1 < units->count ? random->cost[0].output_bytes : 0;
+        cost->saved_bytes = unit->shared_out ? 0 : sw_max_i64(cost->saved_bytes, RESIDUAL_BYTES);
+        cost->derived_bytes = unit->shared_out ? 0 : cost->derived_bytes;
+        if (unit->shared_out)
+            continue;
+        unit->replicated_grain = unit->grains;
+        unit->replicated_elems = 0;
     }
+    return pairs;
 }
 
 static void give_up(uint64_t seed, const char *what) {

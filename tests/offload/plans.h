@@ -34,7 +34,7 @@ void plans_drop_caches(struct plans_random *random);
  * their end, and outputs of one size, but for those that another unit continues. */
 void plans_draw_tensor(struct plans_random *random, int most, struct sw_units *units, struct sw_plan_spec *spec);
 /* Makes it one of a rank of an expert group, each with rows of its own. */
-void plans_draw_experts(struct plans_random *random, int most, struct sw_units *units, struct sw_plan_spec *spec);
+bool plans_draw_experts(struct plans_random *random, int most, struct sw_units *units, struct sw_plan_spec *spec);
 
 /* After a refusal: sets the budgets that its message names to what it names, each of which must be more than was there.
  * A budget that it does not name stays. */

@@ -1,7 +1,8 @@
 /* A rank of a job that keeps a store, without the training, or with `threads N` in front all N of them as threads. The
  * other arguments: what to do with the run's folder, and on what step. Every element of the state follows from its
- * unit, its index there and the step; in a job of a model (SW_TEST_TENSOR), from its tensor, its index in the whole
- * tensor and the step. Rank 0 prints what came of it. */
+ * unit, its index there and the step; in a job of a model (SW_TEST_TENSOR, SW_TEST_EXPERTS), from its tensor, its index
+ * in the whole tensor and the step. SW_TEST_JOINED: expert groups are those of older versions. Rank 0 prints what came
+ * of it. */
 #include "core/size.h"
 #include "model/hf/config.h"
 #include "model/model.h"
@@ -33,6 +34,8 @@ static _Thread_local struct {
     const char *folder;
     bool whole;
     int tensor_ranks; /* 0: the job has no model */
+    int expert_ranks; /* size of expert groups; 0 or 1: none */
+    bool joined;
     const char *model;
     struct sw_units *units;
 } job;
@@ -111,8 +114,21 @@ static int64_t tensor_ranks(void) {
     return sw_max_i64(1, job.tensor_ranks);
 }
 
+/* Returns how many parts of a unit the ranks have, each of which some of them share. */
+static int64_t parts_of(int64_t unit) {
+    if (job.expert_ranks > 1)
+        return job.joined || job.units->unit[unit].shared_out ? job.expert_ranks : 1;
+    return tensor_ranks();
+}
+
 static void take_units(void) {
-    if (job.tensor_ranks > 1)
+    const struct sw_model_group experts = {.ranks = job.expert_ranks,
+                                           .rank = rank() % (int)sw_max_i64(1, job.expert_ranks),
+                                           .experts = true,
+                                           .joined = job.joined};
+    if (job.expert_ranks > 1)
+        require(sw_model_group_units(&job.run.config, &experts, 1, SW_OPTIMIZER_FP32, NULL, &job.units));
+    else if (job.tensor_ranks > 1)
         require(sw_model_rank_units(&job.run.config, job.tensor_ranks, rank() % job.tensor_ranks,
                                     job.run.settings.tiles, SW_OPTIMIZER_FP32, NULL, &job.units));
     else if (job.tensor_ranks == 1)
@@ -165,12 +181,12 @@ static sw_status make(void *context, const struct sw_places *places, const char 
     (void)context;
     enum { MOST_UNITS = 64 };
     int64_t first[MOST_UNITS], grains[MOST_UNITS], all[MOST_UNITS];
-    const int64_t groups = sw_ranks_count(&job.ranks) / tensor_ranks();
     check(job.units->count <= MOST_UNITS, "the model has too many units");
     for (int unit = 0; unit < job.units->count; unit++) {
         all[unit] = job.units->unit[unit].grains;
+        const int64_t sharers = sw_ranks_count(&job.ranks) / parts_of(unit);
         const struct sw_span span = job.whole ? (struct sw_span){.grains = all[unit]}
-                                              : sw_shard(all[unit], (int)groups, (int)(rank() / tensor_ranks()));
+                                              : sw_shard(all[unit], (int)sharers, (int)(rank() / parts_of(unit)));
         first[unit] = span.first_grain;
         grains[unit] = span.grains;
     }
@@ -234,6 +250,7 @@ static void take_settings(const char *nvme) {
     settings->local_rank = sw_ranks_local_rank(&job.ranks);
     settings->zero = job.whole ? 0 : 2;
     settings->tensor = tensor_ranks();
+    settings->experts = sw_max_i64(1, job.expert_ranks);
     /* A rank's parts have tiles where they can be cut into some. Whole layers keep those of the run. */
     if (job.tensor_ranks > 1)
         settings->tiles = sw_model_tiles_fit(&job.run.config, job.tensor_ranks, 2) ? 2 : 1;
@@ -381,12 +398,15 @@ static void act(const char *what, int64_t number, const char *nvme) {
 
 static void run(void *context, int number) {
     const struct arguments *arguments = context;
-    const char *model = getenv("SW_TEST_MODEL"), *tensor = getenv("SW_TEST_TENSOR");
+    const char *model = getenv("SW_TEST_MODEL"), *tensor = getenv("SW_TEST_TENSOR"),
+               *experts = getenv("SW_TEST_EXPERTS");
     (void)number;
     job.folder = arguments->word[1];
     job.whole = getenv("SW_TEST_WHOLE") != NULL;
     job.model = model != NULL ? model : "gpt2-tiny";
-    job.tensor_ranks = tensor != NULL ? atoi(tensor) : 0;
+    job.expert_ranks = experts != NULL ? atoi(experts) : 0;
+    job.joined = getenv("SW_TEST_JOINED") != NULL;
+    job.tensor_ranks = tensor != NULL ? atoi(tensor) : experts != NULL;
     if (sw_comm_open(&job.ranks.comm) != SW_OK)
         _exit(1);
     take_death();

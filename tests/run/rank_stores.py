@@ -25,10 +25,12 @@ def folder():
     return tempfile.TemporaryDirectory(prefix="spillway-stores-", dir=os.environ.get("TMPDIR"))
 
 
-def job(ranks, what, path, *arguments, nvme=None, death=None, whole=False, previous=False, tensor=None, model=None):
+def job(ranks, what, path, *arguments, nvme=None, death=None, whole=False, previous=False, tensor=None, model=None,
+        experts=None, joined=False):
     """Status, standard output, standard error. The names are relative, as a user may give them."""
     wanted = {"SW_TEST_NVME": nvme, "SW_TEST_DEATH": death, "SW_TEST_WHOLE": "1" if whole else None,
-              "SW_TEST_PREVIOUS": "1" if previous else None, "SW_TEST_TENSOR": tensor and str(tensor), "SW_TEST_MODEL": model}
+              "SW_TEST_PREVIOUS": "1" if previous else None, "SW_TEST_TENSOR": tensor and str(tensor), "SW_TEST_MODEL": model,
+              "SW_TEST_EXPERTS": experts and str(experts), "SW_TEST_JOINED": "1" if joined else None}
     for name, value in wanted.items():
         os.environ.pop(name, None)
         if value is not None:
@@ -381,6 +383,52 @@ def an_older_run_json_removes_nothing():
     return problems
 
 
+def mixture(path):
+    """A folder with the configuration of a model of eight experts, whose units have some grains."""
+    os.mkdir(path)
+    with open(os.path.join(path, "config.json"), "w", encoding="utf-8") as file:
+        json.dump({"model_type": "mixtral", "vocab_size": 300, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+                   "num_key_value_heads": 2, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+                   "hidden_act": "silu", "tie_word_embeddings": False, "intermediate_size": 80, "num_local_experts": 8,
+                   "num_experts_per_tok": 2}, file)
+    return path
+
+
+def as_an_older_version_left_it(path):
+    """Names the folders of ranks as versions did whose groups had experts in one unit with their block, and says nothing of it."""
+    for name in stores_in(path):
+        os.rename(os.path.join(path, name), os.path.join(path, name.replace("-experts-of-", "-experts-")))
+    with open(os.path.join(path, "run.json"), encoding="utf-8") as file:
+        run = json.load(file)
+    del run["checksum"], run["experts_apart"]
+    with open(os.path.join(path, "run.json"), "w", encoding="utf-8") as file:
+        json.dump(run, file)
+
+
+def every_expert_group_takes_over_from_every_other():
+    """And from whole layers, tensor groups, and the groups of older versions. Each element is compared."""
+    problems = []
+    with folder() as top:
+        model = mixture(os.path.join(top, "model"))
+        layouts = [(ranks, {"experts": size}) for ranks, size in ((2, 2), (4, 2), (4, 4), (8, 2), (6, 2))]
+        layouts += [(1, {"tensor": 1}), (3, {"tensor": 1}), (4, {"tensor": 2}), (4, {"experts": 2, "whole": True})]
+        draw = random.Random(jobs.SEED + 2)
+        for begun, (ranks, how) in enumerate(((4, {"experts": 2}), (4, {"experts": 2, "joined": True}), (2, {"experts": 2, "joined": True}))):
+            path = os.path.join(top, f"run-{begun}")
+            os.mkdir(path)
+            problems += expect(job(ranks, "begin", path, STEP, model=model, **how), None, f"create {how}")
+            if "joined" in how:
+                as_an_older_version_left_it(path)
+                problems += expect(job(1, "read", path, STEP, tensor=1), None, "reading what an older version left")
+                problems += expect(job(ranks, "resume", path, experts=2), STEP, f"{ranks} ranks take over from an older version")
+            for count, groups in draw.sample(layouts, 4):
+                problems += expect(job(count, "resume", path, **groups), STEP, f"{count} ranks with {groups}")
+                problems += expect(job(1, "read", path, STEP, tensor=1), None, f"reading by tensors after {count} ranks with {groups}")
+            problems += expected_in(path, count, ("-experts-of-" + str(groups["experts"]) if "experts" in groups else
+                                                  "-tensor-2" if groups.get("tensor") == 2 else "") + ("-whole" if "whole" in groups else ""))
+    return problems
+
+
 def what_cannot_be_removed_stays_listed():
     """A store that holds a later step than the one that was taken over from it."""
     problems = []
@@ -576,7 +624,7 @@ def a_folder_with_more_than_a_start_is_refused():
 
 
 script_test.run(every_number_of_ranks_takes_over_from_every_other, whole_stores_are_shared_out_and_back,
-                every_tensor_group_takes_over_from_every_other, a_death_while_groups_change_loses_nothing,
+                every_tensor_group_takes_over_from_every_other, every_expert_group_takes_over_from_every_other, a_death_while_groups_change_loses_nothing,
                 goes_back_to_what_all_ranks_have, refuses_what_does_not_belong_together, keeps_ranks_apart_by_names,
                 stores_that_were_moved_change_ranks_at_once, what_is_left_moves_with_its_folder,
                 a_refused_change_is_taken_back,
