@@ -153,7 +153,9 @@ static void run_all(sw_dtype type, const char *directory) {
         must(same_train(&spec, false, &reference));
         for (int s = 0; s < SAME_STEPS; s++, steps++)
             skipped += reference.skipped[s];
-        for (int r = 0; r < series[i].runs; r++, runs++)
+        /* A loss scale is all that fp16 adds, which a third of the runs shows. */
+        const int wanted = type == SW_F16 ? (series[i].runs + 2) / 3 : series[i].runs;
+        for (int r = 0; r < wanted; r++, runs++)
             run_one(&reference, &spec, directory, &counter);
         same_free(&reference);
     }
