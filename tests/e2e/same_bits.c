@@ -508,6 +508,29 @@ static void the_loss_scale_follows_good_and_bad_steps(void **state) {
     }
 }
 
+/* Gradients above the limit are multiplied by limit / (norm + 1e-6), as torch.nn.utils.clip_grad_norm_ has it: the
+ * first moments of the first step are a share of them, to the last bit. */
+static void clipping_divides_as_pytorch_does(void **state) {
+    (void)state;
+    const double limit = 0.5;
+    const struct harness_spec spec = same_spec(SW_F32);
+    struct harness harness;
+    struct sw_step_result result;
+    struct same_trace trace = {0};
+    must(harness_open(&spec, &harness));
+    must(harness_begin(&harness, 1, limit));
+    must(harness_wait(&harness, &result));
+    must(same_finish(&harness, &trace));
+    assert_true(result.grad_norm > limit);
+    const float scale = (float)(limit / (result.grad_norm + 1e-6)), share = (float)(1.0 - harness_adamw(1).beta1);
+    for (int64_t i = 0; i < trace.grains * SW_GRAIN_ELEMS; i++) {
+        const int64_t grain = i / SW_GRAIN_ELEMS, first_m = (SW_OPTIMIZER_VECTORS * grain + 1) * SW_GRAIN_ELEMS;
+        assert_true(trace.records[first_m + i % SW_GRAIN_ELEMS] == share * (trace.grads[i] * scale));
+    }
+    same_free(&trace);
+    harness_close(&harness);
+}
+
 #define in_directory(test) cmocka_unit_test_setup_teardown(test, harness_make_directory, harness_remove_directory)
 
 int main(void) {
@@ -532,6 +555,7 @@ int main(void) {
         in_directory(a_step_that_is_not_finite_is_skipped_everywhere),
         in_directory(weights_that_overflow_never_change),
         cmocka_unit_test(the_loss_scale_follows_good_and_bad_steps),
+        cmocka_unit_test(clipping_divides_as_pytorch_does),
     };
     return cmocka_run_group_tests_name("e2e same bits", tests, NULL, NULL);
 }
