@@ -1,0 +1,213 @@
+"""AdamW as a torch.optim.Optimizer whose state lives in a store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from spillway.store import StepResult, Store, Usage
+
+_DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+# A store has one pair of betas and one eps for all of its tensors.
+_ALIKE = ("betas", "eps")
+
+
+def _named_groups(params: Iterable[Any]) -> tuple[list[dict[str, Any]], dict[int, str]]:
+    """Returns parameter groups without names, and the names by the identity of the parameters. Takes what
+    torch.optim.Optimizer takes: parameters, pairs of name and parameter, or groups of either."""
+    entries = list(params)
+    groups = [dict(entry) for entry in entries] if entries and isinstance(entries[0], dict) else [{"params": entries}]
+    names: dict[int, str] = {}
+    for number, group in enumerate(groups):
+        members = [group["params"]] if isinstance(group["params"], torch.Tensor) else list(group["params"])
+        group["params"] = []
+        for position, member in enumerate(members):
+            named = isinstance(member, tuple)
+            parameter = member[1] if named else member
+            names.setdefault(id(parameter), member[0] if named else f"group{number}.{position}")
+            group["params"].append(parameter)
+    return groups, names
+
+
+class AdamW(torch.optim.Optimizer):
+    """AdamW (Loshchilov & Hutter, arXiv 1711.05101) as torch.optim.AdamW defines it, on parameters in CPU memory. Master
+    weights in fp32 and the moments live in host memory, as far as `host_memory` allows, and on the drive of `store`.
+
+    If the whole state lives on the drive, each step is committed before `step` returns; else every `save_every` steps,
+    and by `save`. An optimizer that is made on the folder of an earlier one resumes at the last commit, and writes that
+    step's weights to the parameters: look at `last_step` and `note` to find the place in the data.
+
+    Parameters without `requires_grad` are left out. Parameter groups may differ in `lr`, and in `weight_decay` by having
+    it or having none. Schedulers, closures, `zero_grad` and accumulation in `.grad` work as with any optimizer.
+    """
+
+    def __init__(self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
+                 eps: float = 1e-8, weight_decay: float = 1e-2, *, store: str | os.PathLike[str], host_memory: int | str,
+                 state: str = "fp32", clip: float | None = None, save_every: int = 1, missing: str = "error",
+                 threads: int = 0, allow_buffered: bool = False) -> None:
+        """
+        Args:
+            params: as of torch.optim.AdamW; `model.named_parameters()` gives the tensors of the store their names, by
+                which a resume tells what was added, removed or renamed.
+            store: the folder; made if it is missing.
+            host_memory: what the library may take beside parameters and gradients, such as "32GiB".
+            state: "fp32", "bf16" or "8bit", the format of the moments.
+            clip: the largest global norm of the gradients; None for none. It may be changed between steps.
+            save_every: steps from commit to commit while some of the state lives in host memory.
+            missing: a parameter whose gradient is None is refused by name ("error"), or has one of zeros ("zero").
+            threads: cores of an update; 0 for all that the process may use.
+            allow_buffered: accept a file system without direct I/O.
+        """
+        if missing not in ("error", "zero"):
+            raise ValueError(f"missing={missing!r} is neither 'error' nor 'zero'")
+        groups, names = _named_groups(params)
+        self._store: Store | None = None
+        self.clip = clip
+        #: Text that the commits of the steps to come keep, such as the position in the data.
+        self.note = ""
+        #: The outcome of the last step of this process.
+        self.last_result: StepResult | None = None
+        super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+        opened = Store(store, host_memory=host_memory, state=state, threads=threads, save_every=save_every,
+                       zero_missing_gradients=missing == "zero", allow_buffered=allow_buffered)
+        try:
+            self._index = {parameter: self._add(opened, names[id(parameter)], parameter) for group in self.param_groups
+                           for parameter in group["params"] if parameter.requires_grad and parameter.numel() > 0}
+            self._rates()
+            opened.open()
+        except BaseException:
+            opened.close()
+            raise
+        self._store = opened
+        self._names = {parameter: names[id(parameter)] for parameter in self._index}
+        self._places = {parameter: (parameter.data_ptr(), parameter.dtype) for parameter in self._index}
+        self.note = opened.note
+        self._touch()
+
+    @staticmethod
+    def _add(store: Store, name: str, parameter: torch.Tensor) -> int:
+        if parameter.device.type != "cpu":
+            raise ValueError(f"the parameter '{name}' is on {parameter.device}: this version takes parameters in CPU memory")
+        if parameter.dtype not in _DTYPES:
+            raise ValueError(f"the parameter '{name}' is of {parameter.dtype}, not of float32, bfloat16 or float16")
+        if not parameter.is_contiguous():
+            raise ValueError(f"the parameter '{name}' is not contiguous: call .contiguous() on it before")
+        return store.add(name, parameter.data_ptr(), parameter.numel(), _DTYPES[parameter.dtype])
+
+    def _opened(self) -> Store:
+        if self._store is None:
+            raise ValueError("the optimizer is closed")
+        return self._store
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        if self._store is not None:
+            raise ValueError("a store keeps the parameters that it was made with: give all groups to AdamW at once")
+        super().add_param_group(param_group)
+
+    def _rates(self) -> dict[str, Any]:
+        """Returns the rates that all groups share: the largest lr, and the one weight_decay that is not 0."""
+        first, decays = self.param_groups[0], {float(group["weight_decay"]) for group in self.param_groups} - {0.0}
+        for name in _ALIKE:
+            if any(group[name] != first[name] for group in self.param_groups):
+                raise ValueError(f"the parameter groups differ in {name}: a store has one for all of them")
+        if len(decays) > 1:
+            raise ValueError(f"the parameter groups have the weight decays {sorted(decays)}: a store has one, and 0")
+        return {"lr": max(float(group["lr"]) for group in self.param_groups), "betas": tuple(first["betas"]),
+                "eps": float(first["eps"]), "weight_decay": decays.pop() if decays else 0.0}
+
+    def _set_factors(self, store: Store, lr: float) -> None:
+        for group in self.param_groups:
+            scale = float(group["lr"]) / lr if lr > 0.0 else 1.0
+            for parameter in group["params"]:
+                if parameter in self._index:
+                    store.set_factors(self._index[parameter], scale, float(group["weight_decay"]) != 0.0)
+
+    def _gradients(self, store: Store) -> list[torch.Tensor]:
+        """Hands in the gradients, and returns them, so that they stay until the step is done."""
+        kept = []
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                gradient = parameter.grad
+                if gradient is None or parameter.numel() == 0:
+                    continue
+                if parameter not in self._index:
+                    raise ValueError("a parameter that was frozen when the store was made has a gradient now: a store "
+                                     "keeps the parameters that it was made with")
+                if gradient.is_sparse or gradient.layout != torch.strided:
+                    raise ValueError(f"the gradient of '{self._names[parameter]}' is sparse")
+                kept.append(gradient.detach().contiguous())
+                store.gradient(self._index[parameter], kept[-1].data_ptr(), _DTYPES[kept[-1].dtype])
+        return kept
+
+    def _check_places(self) -> None:
+        for parameter, place in self._places.items():
+            if place != (parameter.data_ptr(), parameter.dtype):
+                raise ValueError(f"the parameter '{self._names[parameter]}' has moved to other memory or another type since "
+                                 "the optimizer was made: convert the model first, and make the optimizer then")
+
+    def _touch(self) -> None:
+        """Tells autograd that the parameters have changed."""
+        for parameter in self._index:
+            torch.autograd.graph.increment_version(parameter)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Clips, updates the parameters, and commits as the class says. Returns the closure's loss."""
+        store, loss = self._opened(), None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        rates = self._rates()
+        self._check_places()
+        self._set_factors(store, rates["lr"])
+        store.forget_gradients()
+        kept = self._gradients(store)
+        self.last_result = store.step(clip=self.clip or 0.0, note=self.note, **rates)
+        del kept
+        self._touch()
+        return loss
+
+    @property
+    def last_step(self) -> int:
+        """The number of the last step, over all processes that used the store."""
+        return self._opened().last_step
+
+    def save(self) -> None:
+        """Commits the last step, unless it is committed."""
+        self._opened().save()
+
+    def usage(self) -> Usage:
+        """Returns the memory and the drive that the optimizer takes."""
+        return self._opened().usage()
+
+    def read_state(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Returns copies of a parameter's "master", "exp_avg" and "exp_avg_sq", in fp32."""
+        store, parts = self._opened(), {}
+        for part in ("master", "exp_avg", "exp_avg_sq"):
+            parts[part] = torch.empty(parameter.shape, dtype=torch.float32)
+            store.read(self._index[parameter], part, parts[part].data_ptr())
+        return parts
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the parameter groups, and the store's folder and step. The state itself stays in the store: call `save` to
+        make the step one that the store resumes at."""
+        return {**super().state_dict(), "store": os.fspath(self._opened().folder), "step": self.last_step}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes the rates of parameter groups. The store must be at the step that the dictionary was made at."""
+        if state_dict.get("step") != self.last_step:
+            raise ValueError(f"the state_dict is of step {state_dict.get('step')} of {state_dict.get('store')}, and "
+                             f"{self._opened().folder} is at step {self.last_step}")
+        super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
+
+    def close(self) -> None:
+        """Closes the store. Steps since the last commit are lost: call `save` before."""
+        if self._store is not None:
+            self._store.close()
+        self._store = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise TypeError("the optimizer's store is open in this process, so it cannot be copied or pickled; state_dict() can")

@@ -1,0 +1,200 @@
+"""The C library as a class: tensors by address, one step at a time. Knows nothing of torch."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import weakref
+from typing import NamedTuple
+
+from spillway import _library
+
+TYPES = {"fp32": 0, "bf16": 1, "fp16": 2}
+STATES = {"fp32": 0, "bf16": 1, "8bit": 2}
+PARTS = {"master": 0, "exp_avg": 1, "exp_avg_sq": 2}
+_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30,
+          "T": 1 << 40}
+
+
+class StoreError(RuntimeError):
+    """A call of the library failed. `status` names the reason's kind, such as "no space"."""
+
+    def __init__(self, message: str, status: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class StoreArgumentError(StoreError, ValueError):
+    """An argument is wrong, or the tensors are not those of the store. Nothing has changed."""
+
+
+class StepResult(NamedTuple):
+    """The outcome of a step."""
+
+    step: int
+    """The number of the step, from 1, over all processes that used the store."""
+    grad_norm: float
+    """The global norm of the gradients before clipping; not finite if the step was skipped."""
+    skipped: bool
+    """A gradient was not finite, and the state stays as it was."""
+    applied_steps: int
+    """Steps that were not skipped."""
+    committed: bool
+    """The step survives a crash."""
+
+
+class Usage(NamedTuple):
+    """Memory and drive of an open store, in bytes."""
+
+    parameters: int
+    host_bytes: int
+    drive_bytes: int
+    state_bytes: int
+    state_host_bytes: int
+    read_bytes: int
+    written_bytes: int
+
+
+def parse_size(size: int | str) -> int:
+    """Returns the bytes of a size such as 4096, "512MiB" or "1.5GiB"; "24G" is GiB."""
+    if isinstance(size, int):
+        return size
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?(?:iB)?)\s*", size)
+    if found is None or found[2] not in _UNITS:
+        raise ValueError(f"{size!r} is not a size: write a number of bytes, or one with KiB, MiB, GiB or TiB")
+    return int(float(found[1]) * _UNITS[found[2]])
+
+
+def _named(table: dict[str, int], key: str, what: str) -> int:
+    if key not in table:
+        raise ValueError(f"{key!r} is not {what}: take one of {', '.join(table)}")
+    return table[key]
+
+
+class Store:
+    """A store of optimizer state. Register tensors by `add`, then `open` it; close it, or use it in a `with` statement.
+
+    One thread at a time uses a store. Calls release the interpreter's lock while they work. A child process cannot use a
+    store that its parent opened.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, host_memory: int | str, state: str = "fp32", threads: int = 0,
+                 save_every: int = 1, accumulate: bool = False, zero_missing_gradients: bool = False,
+                 allow_buffered: bool = False) -> None:
+        """
+        Args:
+            folder: made if it is missing; its parent exists.
+            host_memory: what the library may take beside the tensors, such as "32GiB".
+            state: "fp32", "bf16" or "8bit", the format of the moments.
+            threads: cores that the library uses; 0 for all that the process may use.
+            save_every: steps from commit to commit while some of the state lives in host memory.
+            accumulate: gradients may be added up by `gradient(..., add=True)`.
+            zero_missing_gradients: a tensor without a gradient has one of zeros, instead of being refused.
+            allow_buffered: accept a file system without direct I/O.
+        """
+        self._library = _library.library()
+        options = _library.Options(ctypes.sizeof(_library.Options), os.fsencode(folder), parse_size(host_memory),
+                                   _named(STATES, state, "a format of state"), threads, save_every, accumulate,
+                                   zero_missing_gradients, allow_buffered)
+        handle = ctypes.c_void_p()
+        self._handle: ctypes.c_void_p | None = None
+        self._check(self._library.spillway_create(options, handle))
+        self.folder = os.fspath(folder)
+        self.counts: list[int] = []
+        self._handle = handle
+        # At the latest at the end of the interpreter.
+        self._finalizer = weakref.finalize(self, self._library.spillway_close, handle)
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> str:
+        raise TypeError("a store is open in this process and cannot be copied or pickled")
+
+    def _check(self, status: int) -> None:
+        if status == _library.OK:
+            return
+        message = self._library.spillway_error(self._handle).decode("utf-8", "replace")
+        name = self._library.spillway_status_name(status).decode()
+        kind = StoreArgumentError if status == _library.ERROR_ARGUMENT else StoreError
+        raise kind(message, name)
+
+    def _open_handle(self) -> ctypes.c_void_p:
+        if self._handle is None:
+            raise ValueError(f"the store in {self.folder} is closed")
+        return self._handle
+
+    def add(self, name: str, address: int, count: int, dtype: str = "fp32", *, lr_scale: float = 1.0,
+            decay: bool = True) -> int:
+        """Registers `count` elements at an address, before `open`, and returns the tensor's index. The caller keeps them in
+        place until the store is closed."""
+        tensor = _library.Tensor(ctypes.sizeof(_library.Tensor), name.encode(), _named(TYPES, dtype, "an element type"),
+                                 count, address, lr_scale, decay)
+        index = ctypes.c_int64()
+        self._check(self._library.spillway_add(self._open_handle(), tensor, index))
+        self.counts.append(count)
+        return index.value
+
+    def open(self) -> None:
+        """Makes the store, with the tensors' values as step 0, or resumes the one that is there at its last commit and
+        writes that step's weights to the tensors."""
+        self._check(self._library.spillway_open(self._open_handle()))
+
+    @property
+    def last_step(self) -> int:
+        """The number of the last step; 0 for a new store, -1 before `open`."""
+        return self._library.spillway_last_step(self._open_handle())
+
+    @property
+    def note(self) -> str:
+        """The note of the commit that was resumed; empty for a new store."""
+        return self._library.spillway_note(self._open_handle()).decode()
+
+    def set_factors(self, index: int, lr_scale: float, decay: bool) -> None:
+        """Changes a tensor's factor of the learning rate, and whether weight decay applies, for the steps to come."""
+        self._check(self._library.spillway_set_factors(self._open_handle(), index, lr_scale, decay))
+
+    def gradient(self, index: int, address: int, dtype: str = "fp32", *, add: bool = False) -> None:
+        """Hands in a gradient, of as many elements as the tensor. Without `add` the next step reads it at the address, and
+        the caller keeps it there until then."""
+        self._check(self._library.spillway_gradient(self._open_handle(), index, _named(TYPES, dtype, "an element type"),
+                                                    address, add))
+
+    def forget_gradients(self) -> None:
+        """Forgets the gradients that were handed in since the last step."""
+        self._check(self._library.spillway_forget_gradients(self._open_handle()))
+
+    def step(self, *, lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+             weight_decay: float = 1e-2, clip: float = 0.0, note: str = "") -> StepResult:
+        """Runs a step with the gradients that were handed in. clip: the largest global norm, 0 for none. note: text that the
+        step's commit keeps."""
+        rates = _library.Rates(ctypes.sizeof(_library.Rates), lr, *betas, eps, weight_decay, clip, note.encode())
+        result = _library.Result(ctypes.sizeof(_library.Result))
+        self._check(self._library.spillway_step(self._open_handle(), rates, result))
+        return StepResult(result.step, result.grad_norm, bool(result.skipped), result.applied_steps,
+                          bool(result.committed))
+
+    def save(self) -> None:
+        """Commits the last step, unless it is committed."""
+        self._check(self._library.spillway_save(self._open_handle()))
+
+    def read(self, index: int, part: str, address: int, first: int = 0, count: int | None = None) -> None:
+        """Copies elements of a tensor's state, "master", "exp_avg" or "exp_avg_sq", as fp32 to an address."""
+        count = self.counts[index] - first if count is None else count
+        self._check(self._library.spillway_read(self._open_handle(), index, _named(PARTS, part, "a part of the state"), first,
+                                                count, address))
+
+    def usage(self) -> Usage:
+        """Returns the memory and the drive that the open store takes."""
+        usage = _library.UsageStruct(ctypes.sizeof(_library.UsageStruct))
+        self._check(self._library.spillway_get_usage(self._open_handle(), usage))
+        return Usage(*(getattr(usage, name) for name in Usage._fields))
+
+    def close(self) -> None:
+        """Closes the store. Steps since the last commit are lost: call `save` before."""
+        self._handle = None
+        self._finalizer()

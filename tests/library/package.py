@@ -1,0 +1,131 @@
+"""The Python package without torch: a store of arrays, its errors as exceptions, and a library that is found or said to be
+missing."""
+
+import array
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+PYTHON = os.path.join(ROOT, "python")
+sys.path[:0] = [os.path.join(os.path.dirname(HERE), "structure"), os.path.join(ROOT, "tools"), PYTHON]
+os.environ["SPILLWAY_LIBRARY"] = os.path.abspath(sys.argv[1])
+import script_test  # noqa: E402
+import spillway  # noqa: E402
+import wheel  # noqa: E402
+from spillway.store import parse_size  # noqa: E402
+
+COUNT = 1000
+
+
+def address(values):
+    return values.buffer_info()[0]
+
+
+def opened(folder, weights, **options):
+    store = spillway.Store(os.path.join(folder, "store"), host_memory="64MiB", allow_buffered=True, **options)
+    store.add("w", address(weights), len(weights))
+    store.open()
+    return store
+
+
+def raised(kind, words, function, *arguments, **options):
+    try:
+        function(*arguments, **options)
+    except kind as error:
+        return [] if words in str(error) else [f"{type(error).__name__} says '{error}', without '{words}'"]
+    return [f"nothing was raised where {kind.__name__} with '{words}' was expected"]
+
+
+def train(store, weights, steps):
+    gradient = array.array("f", [0.0] * len(weights))
+    for _ in range(steps):
+        for i, weight in enumerate(weights):
+            gradient[i] = weight - 1.0
+        store.gradient(0, address(gradient))
+        result = store.step(lr=0.1, clip=1.0, weight_decay=0.0, note=f"after {store.last_step + 1}")
+    return result
+
+
+def a_store_trains_and_resumes():
+    with tempfile.TemporaryDirectory() as folder:
+        weights = array.array("f", [0.0] * COUNT)
+        with opened(folder, weights) as store:
+            result = train(store, weights, 20)
+            usage = store.usage()
+        kept, found = weights[:], array.array("f", [9.0] * COUNT)
+        with opened(folder, found) as store:
+            step, note = store.last_step, store.note
+            master = array.array("f", [0.0] * COUNT)
+            store.read(0, "master", address(master))
+    checks = {"the result": result.step == 20 and result.committed and not result.skipped and result.applied_steps == 20,
+              "the distance": abs(kept[0] - 1.0) < 0.5, "the usage": usage.parameters == COUNT and usage.drive_bytes > 0,
+              "the step": step == 20, "the note": note == "after 20", "the weights": found == kept, "the master": master == kept}
+    return [f"{what} is wrong" for what, right in checks.items() if not right]
+
+
+def errors_are_exceptions():
+    with tempfile.TemporaryDirectory() as folder:
+        weights = array.array("f", [0.0] * COUNT)
+        store = opened(folder, weights)
+        problems = raised(spillway.StoreError, "in use by another", opened, folder, weights)
+        problems += raised(spillway.StoreArgumentError, "'w' has no gradient", store.step, lr=0.1)
+        problems += raised(ValueError, "lr is nan", train_once, store, weights, float("nan"))
+        problems += raised(ValueError, "an element type", store.gradient, 0, address(weights), "fp64")
+        store.close()
+        store.close()
+        problems += raised(ValueError, "is closed", store.save)
+        return problems + raised(ValueError, "'w' has 999 elements, and 1000", opened, folder, weights[1:])
+
+
+def train_once(store, weights, lr):
+    store.gradient(0, address(weights))
+    store.step(lr=lr)
+
+
+def sizes_are_read():
+    problems = [] if (parse_size("1.5GiB"), parse_size("64M"), parse_size(7)) == (3 << 29, 64 << 20, 7) else ["a size is wrong"]
+    for wrong in ("32GB", "", "-1", "x"):
+        problems += raised(ValueError, "is not a size", parse_size, wrong)
+    return problems
+
+
+def a_missing_library_is_said():
+    done = subprocess.run([sys.executable, "-B", "-c", "import spillway; print('imported'); spillway.library_version()"],
+                          env={**os.environ, "PYTHONPATH": PYTHON, "SPILLWAY_LIBRARY": "/nowhere/libspillway.so"},
+                          capture_output=True, text=True, check=False)
+    return [] if "imported" in done.stdout and "SPILLWAY_LIBRARY" in done.stderr else [done.stdout + done.stderr]
+
+
+def importing_takes_neither_torch_nor_numpy():
+    code = "import sys, spillway; print([name for name in ('torch', 'numpy') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-B", "-c", code], env={**os.environ, "PYTHONPATH": PYTHON}, capture_output=True,
+                          text=True, check=False)
+    return [] if done.stdout.strip() == "[]" else [done.stdout + done.stderr]
+
+
+def a_wheel_has_all_that_it_needs():
+    """The package is taken out of a wheel, and finds the library in it and what that needs."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = wheel.make(os.environ["SPILLWAY_LIBRARY"], folder)
+        with zipfile.ZipFile(path) as archive:
+            archive.extractall(folder)
+        environment = {name: value for name, value in os.environ.items() if name != "SPILLWAY_LIBRARY"}
+        code = "import spillway; print(spillway.library_version()); print(open('/proc/self/maps').read())"
+        done = subprocess.run([sys.executable, "-B", "-c", code], env={**environment, "PYTHONPATH": folder}, capture_output=True,
+                              text=True, check=False)
+        with open(os.path.join(folder, "spillway", "lib", "order.txt"), encoding="utf-8") as order:
+            names = order.read().split()
+    mapped = set(re.findall(r"\S+/spillway/lib/(\S+)", done.stdout))
+    problems = [f"{name} was not taken from the wheel" for name in names if name not in mapped]
+    if not done.stdout.startswith("0.1.0") or not re.search(r"-py3-none-manylinux_2_\d+_\w+\.whl$", path):
+        problems.append(f"{path}: {done.stdout[:40]} {done.stderr}")
+    return problems
+
+
+script_test.run(a_store_trains_and_resumes, errors_are_exceptions, sizes_are_read, a_missing_library_is_said,
+                importing_takes_neither_torch_nor_numpy, a_wheel_has_all_that_it_needs)

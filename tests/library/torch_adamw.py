@@ -1,0 +1,339 @@
+"""spillway.AdamW beside torch.optim.AdamW: the same steps within fp32's rounding on awkward modules, schedulers, closures,
+accumulation, resumes, refusals by name, and kill -9 of a training loop. Needs PyTorch."""
+
+import copy
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PYTHON = os.path.join(os.path.dirname(os.path.dirname(HERE)), "python")
+sys.path[:0] = [os.path.join(os.path.dirname(HERE), "structure"), PYTHON]
+if len(sys.argv) > 1:
+    os.environ["SPILLWAY_LIBRARY"] = os.path.abspath(sys.argv[1])
+import script_test  # noqa: E402
+import spillway  # noqa: E402
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+STEPS, KILLS, LOOP_STEPS, SEED = 300, 8, 40, 5
+
+
+def needs_torch(check):
+    def checked():
+        if torch is None:
+            raise script_test.Skip("no torch")
+        torch.manual_seed(SEED)
+        with tempfile.TemporaryDirectory() as folder:
+            return check(os.path.join(folder, "store"))
+    checked.__name__ = check.__name__
+    return checked
+
+
+def awkward():
+    """A module with odd sizes, one element, a scalar, a shared parameter, a frozen one, and one that is larger than a chunk."""
+    class Awkward(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = torch.nn.Embedding(257, 33)
+            self.wide = torch.nn.Linear(33, 1025)
+            self.norm = torch.nn.LayerNorm(1025)
+            self.narrow = torch.nn.Linear(1025, 33, bias=False)
+            self.head = torch.nn.Linear(33, 257, bias=False)
+            self.head.weight = self.embedding.weight
+            self.gain = torch.nn.Parameter(torch.tensor(1.5))
+            self.one = torch.nn.Parameter(torch.ones(1))
+            self.frozen = torch.nn.Parameter(torch.ones(7), requires_grad=False)
+            self.large = torch.nn.Parameter(torch.randn(300, 1000) * 0.02)
+
+        def forward(self, tokens):
+            hidden = self.norm(torch.tanh(self.wide(self.embedding(tokens)))) * self.gain + self.one
+            return self.head(self.narrow(hidden)) + self.frozen.sum() + 0.1 * (self.large ** 2).sum()
+    return Awkward()
+
+
+def loss_of(model, step):
+    source = torch.Generator().manual_seed(step)
+    tokens = torch.randint(0, 257, (4, 9), generator=source)
+    return torch.nn.functional.cross_entropy(model(tokens).float().flatten(0, 1), tokens.roll(1, 1).flatten())
+
+
+def groups_of(model, named=False):
+    """Two groups: matrices decay, vectors do not and have another lr."""
+    members = [(name, parameter) for name, parameter in model.named_parameters()]
+    pick = (lambda pair: pair) if named else (lambda pair: pair[1])
+    return [{"params": [pick(pair) for pair in members if pair[1].dim() > 1], "weight_decay": 0.1},
+            {"params": [pick(pair) for pair in members if pair[1].dim() < 2], "weight_decay": 0.0, "lr": 3e-3}]
+
+
+def largest_difference(model, other):
+    return max(float((a - b).detach().abs().max()) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+
+
+def compare(folder, host_memory, clip):
+    """Trains two copies of a module. The gradients of the second are those of the first, so that only updates differ."""
+    model = awkward()
+    other = copy.deepcopy(model)
+    mine = spillway.AdamW(groups_of(model, named=True), lr=1e-3, store=folder, host_memory=host_memory, clip=clip,
+                          allow_buffered=True)
+    theirs = torch.optim.AdamW(groups_of(other), lr=1e-3)
+    schedules = [torch.optim.lr_scheduler.OneCycleLR(optimizer, [1e-3, 3e-3], STEPS, cycle_momentum=False)
+                 for optimizer in (mine, theirs)]
+    problems = []
+    for step in range(STEPS):
+        mine.zero_grad()
+        loss_of(model, step).backward()
+        for parameter, copied in zip(model.parameters(), other.parameters(), strict=True):
+            copied.grad = None if parameter.grad is None else parameter.grad.clone()
+        if clip is not None:
+            norm = torch.nn.utils.clip_grad_norm_(other.parameters(), clip)
+        mine.step()
+        theirs.step()
+        for schedule in schedules:
+            schedule.step()
+        if clip is not None and abs(mine.last_result.grad_norm - float(norm)) > 1e-5 * float(norm):
+            problems.append(f"step {step}: norm {mine.last_result.grad_norm}, PyTorch's {float(norm)}")
+    difference = largest_difference(model, other)
+    if difference > 2e-6:
+        problems.append(f"a parameter differs by {difference} after {STEPS} steps")
+    for parameter, copied in zip(model.parameters(), other.parameters(), strict=True):
+        if parameter.requires_grad:
+            state = mine.read_state(parameter)
+            close = all(torch.allclose(state[part], theirs.state[copied][part], rtol=1e-4, atol=1e-9)
+                        for part in ("exp_avg", "exp_avg_sq"))
+            problems += [] if close and torch.equal(state["master"], parameter) else [f"the state of {tuple(parameter.shape)} differs"]
+    mine.close()
+    return problems
+
+
+@needs_torch
+def follows_pytorch_in_host_memory(folder):
+    return compare(folder, "256MiB", None)
+
+
+@needs_torch
+def follows_pytorch_on_the_drive_and_clips(folder):
+    return compare(folder, "6MiB", 0.5)
+
+
+@needs_torch
+def parameters_of_16_bits_have_masters(folder):
+    """PyTorch's AdamW on fp32 masters is what the update of a 16-bit parameter must follow."""
+    parameters = [torch.nn.Parameter(torch.randn(5000).to(dtype)) for dtype in (torch.bfloat16, torch.float16)]
+    masters = [torch.nn.Parameter(parameter.detach().float()) for parameter in parameters]
+    mine = spillway.AdamW(parameters, lr=1e-3, store=folder, host_memory="64MiB", allow_buffered=True)
+    theirs = torch.optim.AdamW(masters, lr=1e-3)
+    problems = []
+    for _ in range(50):
+        for parameter, master in zip(parameters, masters, strict=True):
+            parameter.grad = torch.randn(5000).to(parameter.dtype)
+            master.grad = parameter.grad.float()
+        mine.step()
+        theirs.step()
+    for parameter, master in zip(parameters, masters, strict=True):
+        own = mine.read_state(parameter)["master"]
+        problems += [] if torch.allclose(own, master, rtol=0, atol=1e-6) else [f"the master of {parameter.dtype} differs"]
+        problems += [] if torch.equal(own.to(parameter.dtype), parameter) else [f"{parameter.dtype} is not its rounded master"]
+    mine.close()
+    return problems
+
+
+@needs_torch
+def closures_accumulation_and_overflow_work(folder):
+    model = torch.nn.Linear(8, 3)
+    optimizer = spillway.AdamW(model.named_parameters(), store=folder, host_memory="64MiB", allow_buffered=True)
+    before = model.weight.detach().clone()
+    model.weight.grad, model.bias.grad = torch.full((3, 8), float("inf")), torch.zeros(3)
+    optimizer.step()
+    problems = [] if optimizer.last_result.skipped and torch.equal(before, model.weight) else ["an overflow was not skipped"]
+
+    # The sum of the loss's gradients is 3 for each weight: 1 of the first part and 2 of the second.
+    def closure():
+        optimizer.zero_grad()
+        for part in range(2):
+            (model(torch.ones(1, 8)).sum() * (part + 1)).backward()
+        return torch.tensor(7.0)
+    version = model.weight._version
+    if float(optimizer.step(closure)) != 7.0 or torch.equal(before, model.weight) or optimizer.last_result.applied_steps != 1:
+        problems.append("the closure was not heeded")
+    if abs(optimizer.last_result.grad_norm - (27 * 9.0) ** 0.5) > 1e-5:
+        problems.append(f"the norm of accumulated gradients is {optimizer.last_result.grad_norm}")
+    if model.weight._version <= version:
+        problems.append("autograd does not know that the weights changed")
+    optimizer.close()
+    return problems
+
+
+@needs_torch
+def the_state_dict_is_small_and_checked(folder):
+    model = torch.nn.Linear(100, 100)
+    options = {"store": folder, "host_memory": "64MiB", "allow_buffered": True, "save_every": 100}
+    optimizer = spillway.AdamW(model.named_parameters(), **options)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(4, 100)).pow(2).sum().backward()
+        optimizer.note = f"batch {optimizer.last_step + 1}"
+        optimizer.step()
+    optimizer.save()
+    optimizer.param_groups[0]["lr"] = 0.5
+    kept, weights = optimizer.state_dict(), model.weight.detach().clone()
+    optimizer.zero_grad()
+    model(torch.randn(4, 100)).pow(2).sum().backward()
+    optimizer.step()
+    optimizer.close()
+    problems = [] if kept["state"] == {} and kept["step"] == 3 and kept["store"] == folder else [f"the state_dict is {kept}"]
+    again = torch.nn.Linear(100, 100)
+    optimizer = spillway.AdamW(again.named_parameters(), **options)
+    if not torch.equal(again.weight, weights) or optimizer.last_step != 3 or optimizer.note != "batch 3":
+        problems.append("the resume is not at the step that was saved")
+    optimizer.load_state_dict(kept)
+    problems += [] if optimizer.param_groups[0]["lr"] == 0.5 else ["the lr was not taken"]
+    problems += raised(ValueError, "is of step 2", optimizer.load_state_dict, {**kept, "step": 2})
+    optimizer.close()
+    return problems
+
+
+def raised(kind, words, function, *arguments, **options):
+    try:
+        function(*arguments, **options)
+    except kind as error:
+        return [] if words in str(error) else [f"{type(error).__name__} says '{error}', without '{words}'"]
+    return [f"nothing was raised where {kind.__name__} with '{words}' was expected"]
+
+
+@needs_torch
+def mistakes_are_refused_by_name(folder):
+    options = {"store": folder, "host_memory": "64MiB", "allow_buffered": True}
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+    make = spillway.AdamW
+    problems = raised(ValueError, "'0.weight' is of torch.float64", make, model.double().named_parameters(), **options)
+    model = model.float()
+    problems += raised(ValueError, "'0.weight' is on meta", make, copy.deepcopy(model).to("meta").named_parameters(), **options)
+    problems += raised(ValueError, "'turned' is not contiguous", make, [("turned", torch.nn.Parameter(torch.ones(3, 2).t()))], **options)
+    first, second = list(model[0].parameters()), list(model[1].parameters())
+    problems += raised(ValueError, "differ in betas", make, [{"params": first}, {"params": second, "betas": (0.5, 0.9)}], **options)
+    problems += raised(ValueError, "weight decays [0.1, 0.2]", make,
+                       [{"params": first, "weight_decay": 0.1}, {"params": second, "weight_decay": 0.2}], **options)
+    problems += raised(ValueError, "neither 'error' nor 'zero'", make, first, missing="skip", **options)
+    problems += raised(ValueError, "is not a size", make, first, store=folder, host_memory="32GB")
+    optimizer = make(model.named_parameters(), **options)
+    problems += raised(spillway.StoreError, "in use", make, model.named_parameters(), **options)
+    problems += raised(ValueError, "'0.weight' has no gradient in step 1", optimizer.step)
+    model(torch.ones(1, 8)).sum().backward()
+    problems += raised(ValueError, "made with", optimizer.add_param_group, {"params": [torch.nn.Parameter(torch.ones(1))]})
+    problems += raised(TypeError, "copied or pickled", copy.deepcopy, optimizer)
+    optimizer.step()
+    problems += forked(optimizer)
+    data = model[1].bias.data
+    model[1].bias.data = data.clone()
+    problems += raised(ValueError, "'1.bias' has moved", optimizer.step)
+    model[1].bias.data = data
+    optimizer.step()
+    optimizer.close()
+    renamed = {name.replace("1.", "last."): parameter for name, parameter in model.named_parameters()}
+    problems += raised(ValueError, "none of the name 'last.weight'", make, renamed.items(), **options)
+    problems += raised(ValueError, "the state of a tensor '1.weight'", make, model[:1].named_parameters(), **options)
+    with_zeros = make(model.named_parameters(), missing="zero", **options)
+    with_zeros.zero_grad()
+    with_zeros.step()
+    with_zeros.close()
+    return problems
+
+
+def forked(optimizer):
+    """A worker of a data loader that forks has the optimizer, too, and ends like any process."""
+    child = os.fork()
+    if child == 0:
+        try:
+            optimizer.step()
+        except spillway.StoreError as error:
+            os._exit(0 if "fork" in str(error) else 2)
+        os._exit(1)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return [] if status == 0 else [f"a forked step ended with {status}"]
+
+
+@needs_torch
+def the_guides_program_runs(folder):
+    with open(os.path.join(os.path.dirname(PYTHON), "docs", "guide", "library.md"), encoding="utf-8") as page:
+        program = re.search(r"^```python\n(.*?)^```$", page.read(), re.M | re.S)[1]
+    os.makedirs(folder)
+    problems = []
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-B", "-c", program], cwd=folder, env={**os.environ, "PYTHONPATH": PYTHON},
+                              capture_output=True, text=True, check=False)
+        problems += [done.stderr[-500:]] if done.returncode != 0 or done.stderr else []
+    return problems if "from step 100" in done.stdout else [*problems, f"the second run says {done.stdout}"]
+
+
+# The training loop that is killed, a process of its own.
+
+def train(folder):
+    torch.manual_seed(SEED)
+    torch.set_num_threads(1)
+    model = awkward()
+    optimizer = spillway.AdamW(model.named_parameters(), lr=1e-3, store=os.path.join(folder, "store"), host_memory="6MiB", clip=1.0,
+                               threads=1, allow_buffered=True)
+    print(f"from {optimizer.last_step}", flush=True)
+    while optimizer.last_step < LOOP_STEPS:
+        optimizer.zero_grad()
+        loss_of(model, optimizer.last_step).backward()
+        optimizer.step()
+        print(f"committed {optimizer.last_step}", flush=True)
+    torch.save(model.state_dict(), os.path.join(folder, "weights"))
+
+
+def start(folder):
+    return subprocess.Popen([sys.executable, "-B", os.path.abspath(__file__), os.environ["SPILLWAY_LIBRARY"], folder],
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def kill_at_random(folder, problems):
+    """Starts the loop again and again and kills it some random time after it began, until it ends."""
+    source, committed = random.Random(SEED), 0
+    for attempt in range(KILLS + 1):
+        process = start(folder)
+        first = process.stdout.readline()
+        if attempt < KILLS:
+            time.sleep(source.random() * 0.3)
+            process.kill()
+        lines = [first, *process.communicate()[0].splitlines()]
+        if not first.startswith("from ") or int(first.split()[1]) < committed:
+            problems.append(f"step {committed} was committed, and the next process says {first}")
+        committed = max([committed, *(int(line.split()[1]) for line in lines if line.startswith("committed") and len(line.split()) == 2)])
+        if process.returncode == 0:
+            return
+    problems.append(f"the loop did not end: {lines[-3:]}")
+
+
+@needs_torch
+def a_killed_loop_resumes_with_the_same_bits(folder):
+    os.makedirs(folder)
+    alone, killed = os.path.join(folder, "alone"), os.path.join(folder, "killed")
+    os.mkdir(alone)
+    os.mkdir(killed)
+    output = start(alone).communicate()[0]
+    if f"committed {LOOP_STEPS}" not in output:
+        return [output[-500:]]
+    problems = []
+    kill_at_random(killed, problems)
+    if not problems:
+        weights = [torch.load(os.path.join(place, "weights")) for place in (alone, killed)]
+        problems += [f"{name} differs from that of a loop that was left alone" for name in weights[0]
+                     if not torch.equal(weights[0][name], weights[1][name])]
+    return problems
+
+
+if len(sys.argv) > 2:
+    train(sys.argv[2])
+else:
+    script_test.run(follows_pytorch_in_host_memory, follows_pytorch_on_the_drive_and_clips, parameters_of_16_bits_have_masters,
+                    closures_accumulation_and_overflow_work, the_state_dict_is_small_and_checked, mistakes_are_refused_by_name, the_guides_program_runs,
+                    a_killed_loop_resumes_with_the_same_bits)
