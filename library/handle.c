@@ -20,6 +20,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,19 +42,24 @@ enum { CHUNK_GRAINS = 16, IO_DEPTH = 32 };
 /* Messages. Until somebody wants them they go nowhere, not even to standard error. */
 
 static struct {
-    spillway_log_function function;
+    pthread_mutex_t mutex;
+    spillway_log_function function; /* NULL: nobody listens */
     void *context;
-} listener;
+} listener = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 static void tell(void *context, bool warning, const char *line) {
     (void)context;
+    pthread_mutex_lock(&listener.mutex);
     if (listener.function != NULL)
         listener.function(listener.context, warning, line);
+    pthread_mutex_unlock(&listener.mutex);
 }
 
 void spillway_set_log(spillway_log_function function, void *context) {
+    pthread_mutex_lock(&listener.mutex);
     listener.function = function;
     listener.context = context;
+    pthread_mutex_unlock(&listener.mutex);
     sw_log_send_to(tell, NULL);
 }
 
@@ -163,8 +169,7 @@ static sw_status create(const struct spillway_options *options, spillway **out) 
 }
 
 int spillway_create(const struct spillway_options *options, spillway **out) {
-    if (listener.function == NULL)
-        sw_log_send_to(tell, NULL);
+    sw_log_send_to(tell, NULL);
     sw_error_clear();
     *out = NULL;
     const sw_status status = create(options, out);
