@@ -315,10 +315,11 @@ static sw_status make_sums(spillway *self) {
 
 static sw_status refuse_memory(const spillway *self, const struct sw_plan_lack *lack, int64_t budget_bytes) {
     char given[SW_SIZE_CHARS], needed[SW_SIZE_CHARS];
-    const int64_t all = budget_bytes + self->sums_bytes;
+    const int64_t needed_bytes = sw_max_i64(0, budget_bytes) + lack->missing_bytes + self->sums_bytes;
     sw_error_clear();
     return sw_fail(SW_ERR_BUDGET, "host_memory of %s is too small for %s: at least %s are needed",
-                   sw_format_size(all, given), self->folder, sw_format_size(all + lack->missing_bytes, needed));
+                   sw_format_size((int64_t)self->options.host_memory_bytes, given), self->folder,
+                   sw_format_size(needed_bytes, needed));
 }
 
 static int64_t most_grains(const struct sw_units *units) {

@@ -159,6 +159,9 @@ static void other_tensors_are_refused_by_name(void **state) {
     options.state = SPILLWAY_STATE_FP32;
     options.host_memory_bytes = 1 << 16;
     expect_refusal(&m, TENSORS, &options, SPILLWAY_ERROR_BUDGET, "host_memory of 64.00 KiB is too small");
+    options.accumulate = 1;
+    expect_refusal(&m, TENSORS, &options, SPILLWAY_ERROR_BUDGET, "host_memory of 64.00 KiB is too small");
+    options.accumulate = 0;
     options.host_memory_bytes = HOST;
     self = model_open(&m, &options);
     assert_int_equal(spillway_last_step(self), 0);

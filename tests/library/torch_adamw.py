@@ -23,7 +23,7 @@ try:
 except ImportError:
     torch = None
 
-STEPS, KILLS, LOOP_STEPS, SEED = 300, 8, 40, 5
+STEPS, KILLS, LOOP_STEPS, SEED = 300, 6, 40, 5
 
 
 def needs_torch(check):
@@ -167,6 +167,13 @@ def closures_accumulation_and_overflow_work(folder):
         problems.append(f"the norm of accumulated gradients is {optimizer.last_result.grad_norm}")
     if model.weight._version <= version:
         problems.append("autograd does not know that the weights changed")
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    optimizer.zero_grad()
+    scaler.scale(model(torch.ones(1, 8)).sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    if abs(optimizer.last_result.grad_norm - 27 ** 0.5) > 1e-5:
+        problems.append(f"the norm of scaled gradients is {optimizer.last_result.grad_norm}")
     optimizer.close()
     return problems
 
