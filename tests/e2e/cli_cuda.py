@@ -136,7 +136,8 @@ def odd_lengths():
     run, problems = os.path.join(SCRATCH, "odd"), []
     odd = ("--model", "llama-tiny", "--init", "--data", DATA, "--run", run, "--steps", 2, "--seq", 5, "--micro-batch", 1,
            "--batch-tokens", 10, "--threads", 1)
-    program.must("train", *odd, "--device", "cuda", "--place", "optimizer=host")
+    places = ",".join(map("=".join, {**CLOSED, "optimizer": "host"}.items()))
+    program.must("train", *odd, "--device", "cuda", "--order", "batch", "--update", "host", "--place", places)
     for tokens in (1, 4, 7):
         texts = [program.must("generate", run, "--prompt", "the", "--max-tokens", tokens, "--temperature", 0,
                               "--precision", "fp32", "--device", device).out for device in ("cpu", "cuda")]
