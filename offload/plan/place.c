@@ -465,7 +465,8 @@ struct portion {
 
 /* Returns the tier of a state as the request says, or, where that leaves the choice, `automatic`. State that the plan
  * does not keep counts as on the device, so that nothing moves it: gradients and optimizer state of a frozen unit, and
- * all but the optimizer state where the caller has the rest. */
+ * all but the optimizer state where the caller has the rest. That one is never on the device, which has no budget
+ * then. */
 static sw_tier requested_tier(const struct sw_plan *plan, sw_state state, const struct portion *portion,
                               sw_tier automatic) {
     const struct sw_placement_request *request = &plan->spec.place;
@@ -473,7 +474,7 @@ static sw_tier requested_tier(const struct sw_plan *plan, sw_state state, const 
     if (!is_kept || (portion->bytes == 0 && (state == SW_GRADS || state == SW_OPTIMIZER)))
         return SW_DEVICE;
     if (request->automatic[state])
-        return automatic;
+        return plan->spec.update_only && automatic == SW_DEVICE ? SW_HOST : automatic;
     return portion->total_bytes == 0
                ? SW_DEVICE
                : sw_placement_of(request->share[state], portion->before_bytes, portion->bytes, portion->total_bytes);
