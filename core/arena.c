@@ -8,6 +8,7 @@
 #include "core/log.h"
 #include "core/machine.h"
 #include "core/size.h"
+#include "core/thread.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -114,7 +115,7 @@ static sw_status take_together(struct work *work, struct sw_long_work *progress)
     const int64_t pieces = sw_div_up(work->bytes, PIECE_BYTES);
     const int wanted = (int)sw_min_i64(sw_min_i64(pieces, sw_machine_cores()), MOST_THREADS);
     int threads = 0;
-    while (wanted > 1 && threads < wanted && pthread_create(&thread[threads], NULL, help, work) == 0)
+    while (wanted > 1 && threads < wanted && sw_thread_start(&thread[threads], help, work) == 0)
         threads++;
     const sw_status status = look_around(work, progress, threads > 0);
     work->ends = true;

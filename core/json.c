@@ -277,7 +277,8 @@ static void *allocate(size_t bytes) {
 }
 
 __attribute__((constructor)) static void allocate_for_jansson(void) {
-    json_set_alloc_funcs(allocate, free);
+    if (&sw_json_is_shared == NULL)
+        json_set_alloc_funcs(allocate, free);
 }
 
 /* Parses. Returns NULL and sets *out_memory to false if memory ran out. */

@@ -22,29 +22,33 @@ static atomic_bool is_quiet;
 static atomic_bool progress_open; /* the line on the terminal is not ended yet */
 
 static struct {
-    pthread_mutex_t mutex;
+    pthread_mutex_t mutex;    /* guards function and context, which belong together */
     sw_log_receiver function; /* NULL: messages go to standard error */
     void *context;
+    atomic_bool is_set; /* function is not NULL */
 } receiver = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 void sw_log_send_to(sw_log_receiver function, void *context) {
     pthread_mutex_lock(&receiver.mutex);
     receiver.function = function;
     receiver.context = context;
+    receiver.is_set = function != NULL;
     pthread_mutex_unlock(&receiver.mutex);
 }
 
-/* Hands a message to the receiver. Returns false if there is none. */
+/* Hands a message to the receiver, without the lock: the receiver may wait for a lock whose owner sets another one.
+ * Returns false if there is none. */
 static bool hand_on(const char *prefix, const char *text) {
     char line[LINE_CHARS];
     pthread_mutex_lock(&receiver.mutex);
-    const bool received = receiver.function != NULL;
-    if (received) {
-        sw_visible_line(text, line, sizeof line);
-        receiver.function(receiver.context, prefix[0] != '\0', line);
-    }
+    const sw_log_receiver function = receiver.function;
+    void *context = receiver.context;
     pthread_mutex_unlock(&receiver.mutex);
-    return received;
+    if (function == NULL)
+        return false;
+    sw_visible_line(text, line, sizeof line);
+    function(context, prefix[0] != '\0', line);
+    return true;
 }
 
 void sw_log_set_rank(int rank) {
@@ -292,7 +296,7 @@ static int fitting_chars(const char *text, int columns) {
 }
 
 void sw_log_progress(const char *text) {
-    if (log_rank != 0 || is_quiet || receiver.function != NULL)
+    if (log_rank != 0 || is_quiet || receiver.is_set)
         return;
     char line[LINE_CHARS], shown[LINE_CHARS / 2];
     sw_visible_line(text, shown, sizeof shown);

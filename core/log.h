@@ -48,10 +48,11 @@ void sw_log_progress(const char *text);
 /* Ends the line of sw_log_progress, so that other output begins on a new line. */
 void sw_log_end_progress(void);
 
-/* Sends the messages of sw_log_info, _warn and _error to a function instead of standard error, one at a time and
- * without line end, and shows no progress. For programs that this code is a library of. NULL: to standard error, as at
- * first. */
-typedef void (*sw_log_receiver)(void *context, bool warning, const char *line);
+/* Sends the messages of sw_log_info, _warn and _error to a function instead of standard error, each without line end,
+ * and shows no progress. For programs that this code is a library of. Threads call the function at the same time, and
+ * no lock is held meanwhile, so it may wait for a lock of the program. A call that has begun may end after the function
+ * was replaced. NULL: to standard error, as at first. */
+typedef void (*sw_log_receiver)(void *context, int is_warning, const char *line);
 void sw_log_send_to(sw_log_receiver receiver, void *context);
 
 /* Makes the process quiet: it shows warnings and errors, but no information or progress. */

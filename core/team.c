@@ -1,6 +1,7 @@
 #include "core/team.h"
 
 #include "core/log.h"
+#include "core/thread.h"
 
 #include <assert.h>
 #include <pthread.h>
@@ -89,7 +90,7 @@ sw_status sw_team_open(int threads, struct sw_team **out) {
     while (team->helper_count < threads - 1) {
         struct helper *next = &helper[team->helper_count];
         *next = (struct helper){.team = team, .number = team->helper_count + 1};
-        const int error = pthread_create(&next->thread, NULL, help, next);
+        const int error = sw_thread_start(&next->thread, help, next);
         if (error != 0) {
             sw_team_close(team);
             return sw_fail(SW_ERR_NOMEM, "cannot start a thread: %s", strerror(error));

@@ -51,14 +51,18 @@ char *sw_path_absolute(const char *name) {
     return path;
 }
 
+/* Returns the status of a write that failed with this errno. EFBIG: the process may not make files of that size. */
+static sw_status write_error(int error) {
+    return error == ENOSPC || error == EDQUOT || error == EFBIG ? SW_ERR_SPACE : SW_ERR_IO;
+}
+
 sw_status sw_file_write_all(int file, const char *path, const char *text, size_t bytes) {
     while (bytes > 0) {
         const ssize_t wrote = write(file, text, bytes);
         if (wrote < 0 && errno == EINTR)
             continue;
         if (wrote < 0)
-            return sw_fail(errno == ENOSPC ? SW_ERR_SPACE : SW_ERR_IO, "%s cannot be written: %s", path,
-                           strerror(errno));
+            return sw_fail(write_error(errno), "%s cannot be written: %s", path, strerror(errno));
         text += wrote;
         bytes -= (size_t)wrote;
     }
@@ -100,14 +104,14 @@ sw_status sw_file_replace(const char *path, const char *text, size_t bytes, sw_f
         return sw_fail(SW_ERR_ARG, "the path %s is too long", path);
     const int file = open_new(beside, readers);
     if (file < 0)
-        return sw_fail(SW_ERR_IO, "cannot write %s: %s", beside, strerror(errno));
+        return sw_fail(write_error(errno), "cannot write %s: %s", beside, strerror(errno));
     sw_status status = sw_file_write_all(file, beside, text, bytes);
     if (status == SW_OK && fsync(file) != 0)
-        status = sw_fail(SW_ERR_IO, "cannot flush %s: %s", beside, strerror(errno));
+        status = sw_fail(write_error(errno), "cannot flush %s: %s", beside, strerror(errno));
     if (close(file) != 0 && status == SW_OK)
-        status = sw_fail(SW_ERR_IO, "cannot write %s: %s", beside, strerror(errno));
+        status = sw_fail(write_error(errno), "cannot write %s: %s", beside, strerror(errno));
     if (status == SW_OK && sw_path_rename(beside, path) != 0)
-        status = sw_fail(SW_ERR_IO, "cannot rename %s to %s: %s", beside, path, strerror(errno));
+        status = sw_fail(write_error(errno), "cannot rename %s to %s: %s", beside, path, strerror(errno));
     if (status != SW_OK) {
         sw_path_unlink(beside);
         return status;
@@ -190,8 +194,7 @@ sw_status sw_file_copy(const char *from, const char *to, sw_file_readers readers
     const int source = regular == NULL ? -1 : fileno(regular);
     const int target = source < 0 ? -1 : open_new(to, readers);
     if (target < 0)
-        status =
-            sw_fail(errno == ENOSPC ? SW_ERR_SPACE : SW_ERR_IO, "cannot copy %s to %s: %s", from, to, strerror(errno));
+        status = sw_fail(write_error(errno), "cannot copy %s to %s: %s", from, to, strerror(errno));
     else
         keep_from_others(target, source);
     while (status == SW_OK) {

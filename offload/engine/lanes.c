@@ -4,6 +4,7 @@
 #include "core/log.h"
 #include "core/size.h"
 #include "core/status.h"
+#include "core/thread.h"
 #include "offload/engine/engine_private.h"
 
 #include <assert.h>
@@ -453,7 +454,7 @@ static void *complete_ops(void *argument) {
 }
 
 static sw_status device_lane_start(struct lane *lane) {
-    const int error = pthread_create(&lane->device->completer, NULL, complete_ops, lane);
+    const int error = sw_thread_start(&lane->device->completer, complete_ops, lane);
     if (error != 0)
         return sw_fail(SW_ERR_NOMEM, "cannot start the %s lane's thread: %s", sw_lane_name(lane->which),
                        strerror(error));
@@ -664,7 +665,7 @@ sw_status sw_engine_start_lanes(struct sw_engine *engine) {
         void *(*run)(void *) = sw_lane_is_io(lane->which) ? run_io_lane
                                : lane->device != NULL     ? run_device_lane
                                                           : run_sync_lane;
-        const int error = pthread_create(&lane->thread, NULL, run, lane);
+        const int error = sw_thread_start(&lane->thread, run, lane);
         if (error != 0)
             return sw_fail(SW_ERR_NOMEM, "cannot start the %s lane's thread: %s", sw_lane_name(lane->which),
                            strerror(error));
