@@ -1,6 +1,6 @@
 /* The life of a handle: its tensors are registered, its store is made or resumed, and it is closed.
  *
- * Why it is built so. The library is the engine of `spillway train` without a model: one path to the drive, one
+ * The library is the engine of `spillway train` without a model: one path to the drive, one
  * update, one proof of the plan, one crash-safe store. A plan that is `update_only` (offload/plan/plan.h) keeps neither
  * weights nor gradients, because the caller has both. A step is two of its programs. SW_PROGRAM_START takes every chunk
  * of gradients from the caller, widened to fp32, and sums its squares by grain; the norm adds these in the order of
@@ -12,7 +12,9 @@
 #include "core/confine.h"
 #include "core/files/files.h"
 #include "core/log.h"
+#include "core/machine.h"
 #include "core/size.h"
+#include "core/text/text.h"
 #include "io/queue/file.h"
 #include "library/library_private.h"
 #include "offload/engine/scratch.h"
@@ -20,7 +22,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,108 +40,9 @@ enum { CHUNK_GRAINS = 16, IO_DEPTH = 32 };
 /* The device's tier is empty: its budget never decides. */
 #define NO_LIMIT_BYTES (INT64_C(1) << 60)
 
-/* Messages. Until somebody wants them they go nowhere, not even to standard error. */
-
-static struct {
-    pthread_mutex_t mutex;
-    spillway_log_function function; /* NULL: nobody listens */
-    void *context;
-} listener = {.mutex = PTHREAD_MUTEX_INITIALIZER};
-
-static void tell(void *context, bool warning, const char *line) {
-    (void)context;
-    pthread_mutex_lock(&listener.mutex);
-    if (listener.function != NULL)
-        listener.function(listener.context, warning, line);
-    pthread_mutex_unlock(&listener.mutex);
-}
-
-void spillway_set_log(spillway_log_function function, void *context) {
-    pthread_mutex_lock(&listener.mutex);
-    listener.function = function;
-    listener.context = context;
-    pthread_mutex_unlock(&listener.mutex);
-    sw_log_send_to(tell, NULL);
-}
-
-/* Errors. */
-
-static _Thread_local char create_error[LIBRARY_ERROR_CHARS];
-
-/* Messages of the engine name flags of the program; the options of the library have the same names with other dashes.
- */
-static void name_options(char *text) {
-    for (char *flag = strstr(text, "--"); flag != NULL; flag = strstr(flag, "--")) {
-        memmove(flag, flag + 2, strlen(flag + 2) + 1);
-        for (; (*flag >= 'a' && *flag <= 'z') || *flag == '-'; flag++)
-            *flag = *flag == '-' ? '_' : *flag;
-    }
-}
-
-static void keep_error(char *to, sw_status status) {
-    snprintf(to, LIBRARY_ERROR_CHARS, "%s", status == SW_OK ? "" : sw_error_message(status));
-    name_options(to);
-    sw_error_clear();
-}
-
-/* Returns the status by which callers know an internal one. */
-static int public_status(sw_status status) {
-    switch (status) {
-    case SW_OK:
-    case SW_ERR_ARG:
-    case SW_ERR_NOMEM:
-    case SW_ERR_IO:
-    case SW_ERR_SPACE:
-    case SW_ERR_CORRUPT:
-    case SW_ERR_BUDGET:
-    case SW_ERR_UNSUPPORTED:
-    case SW_ERR_BUSY: return status;
-    case SW_ERR_USAGE: return SPILLWAY_ERROR_ARGUMENT;
-    default: return SPILLWAY_ERROR_INTERNAL;
-    }
-}
-
-int sw_library_end(spillway *self, sw_status status, bool fatal) {
-    const int known = public_status(status);
-    keep_error(self->error, status);
-    self->failed |= fatal && known != SPILLWAY_OK && known != SPILLWAY_ERROR_ARGUMENT;
-    return known;
-}
-
-sw_status sw_library_begin(spillway *self, bool open) {
-    sw_error_clear();
-    if (self->owner != getpid())
-        return sw_fail(SW_ERR_ARG,
-                       "this process is a fork of the one that opened %s, whose threads it lacks: open the "
-                       "store after the fork, in one process",
-                       self->folder);
-    if (self->failed)
-        return sw_fail(SW_ERR_ARG, "an earlier call failed, so %s can only be closed", self->folder);
-    if (open && !self->open)
-        return sw_fail(SW_ERR_ARG, "%s is not open yet: call spillway_open first", self->folder);
-    if (!open && self->open)
-        return sw_fail(SW_ERR_ARG, "%s is open: this call comes before spillway_open", self->folder);
-    return SW_OK;
-}
-
-const char *spillway_error(const spillway *self) {
-    return self == NULL ? create_error : self->error;
-}
-
-const char *spillway_status_name(int status) {
-    return status == SPILLWAY_OK ? "ok" : sw_status_name(status);
-}
-
-int spillway_version(void) {
-    return SPILLWAY_VERSION_MAJOR * 1000000 + SPILLWAY_VERSION_MINOR * 1000 + SPILLWAY_VERSION_PATCH;
-}
-
 /* Description. */
 
 static sw_status check_options(const struct spillway_options *options) {
-    if (options == NULL || options->size != sizeof *options)
-        return sw_fail(SW_ERR_ARG, "the options have another size than this version's: begin them with "
-                                   "SPILLWAY_OPTIONS_INIT");
     if (options->store == NULL || options->store[0] == '\0' || strlen(options->store) >= LIBRARY_PATH_CHARS / 2)
         return sw_fail(SW_ERR_ARG, "`store` is not the path of a folder");
     if (options->state < 0 || options->state >= SW_OPTIMIZER_FORMATS)
@@ -152,36 +54,43 @@ static sw_status check_options(const struct spillway_options *options) {
     return SW_OK;
 }
 
-static sw_status create(const struct spillway_options *options, spillway **out) {
-    SW_TRY(check_options(options));
+static sw_status create(const struct spillway_options *given, spillway **out) {
+    struct spillway_options options = SPILLWAY_OPTIONS_INIT;
+    if (out == NULL)
+        return sw_fail(SW_ERR_ARG, "there is nowhere to return the handle: out is NULL");
+    *out = NULL;
+    SW_TRY(sw_library_take_struct(&options, sizeof options, given, "the options", "SPILLWAY_OPTIONS_INIT"));
+    SW_TRY(check_options(&options));
     spillway *self = calloc(1, sizeof *self);
     if (self == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for a store's handle");
     self->owner = getpid();
-    self->options = *options;
+    snprintf(self->folder, sizeof self->folder, "%s", options.store);
+    self->options = options;
     self->options.store = NULL;
-    self->options.save_every = sw_max_i64(1, options->save_every);
+    self->options.save_every = sw_max_i64(1, options.save_every);
+    self->options.threads = (int)sw_min_i64(options.threads, sw_machine_cores());
     self->lock = -1;
     self->last_step = self->committed_step = -1;
-    snprintf(self->folder, sizeof self->folder, "%s", options->store);
     *out = self;
     return SW_OK;
 }
 
 int spillway_create(const struct spillway_options *options, spillway **out) {
-    sw_log_send_to(tell, NULL);
     sw_error_clear();
-    *out = NULL;
-    const sw_status status = create(options, out);
-    keep_error(create_error, status);
-    return public_status(status);
+    return sw_library_end(NULL, create(options, out), false);
 }
 
+/* tensors.json keeps names as UTF-8, and nothing else. */
 static bool is_printable(const char *name) {
-    for (const unsigned char *at = (const unsigned char *)name; *at != '\0'; at++)
-        if (*at < 0x20 || *at == 0x7f)
+    size_t left = strlen(name);
+    const bool has_some = left > 0;
+    for (struct sw_utf8_sequence next; left > 0; name += next.bytes, left -= next.bytes) {
+        next = sw_utf8_first(name, left);
+        if (next.kind != SW_UTF8_WHOLE || next.code < 0x20 || next.code == 0x7f)
             return false;
-    return name[0] != '\0';
+    }
+    return has_some;
 }
 
 static sw_status check_factor(const char *name, double lr_scale) {
@@ -191,11 +100,9 @@ static sw_status check_factor(const char *name, double lr_scale) {
 }
 
 static sw_status check_tensor(const struct spillway_tensor *tensor) {
-    if (tensor == NULL || tensor->size != sizeof *tensor)
-        return sw_fail(SW_ERR_ARG, "the tensor's struct has another size than this version's: begin it with "
-                                   "SPILLWAY_TENSOR_INIT");
     if (tensor->name == NULL || !is_printable(tensor->name) || strlen(tensor->name) >= SPILLWAY_NAME_CHARS)
-        return sw_fail(SW_ERR_ARG, "a tensor's name is missing, is longer than %d bytes, or has control characters",
+        return sw_fail(SW_ERR_ARG,
+                       "a tensor's name is missing, is longer than %d bytes, is not UTF-8, or has control characters",
                        SPILLWAY_NAME_CHARS - 1);
     if (tensor->type < 0 || tensor->type >= SW_DTYPES)
         return sw_fail(SW_ERR_ARG, "type %d of '%s' is not one of SPILLWAY_F32, _BF16 and _F16", tensor->type,
@@ -213,8 +120,11 @@ static double factor_of(double lr_scale) {
     return lr_scale == 0.0 ? 0x1p-1000 : lr_scale;
 }
 
-static sw_status add(spillway *self, const struct spillway_tensor *tensor, int64_t *out_index) {
+static sw_status add(spillway *self, const struct spillway_tensor *given, int64_t *out_index) {
+    struct spillway_tensor own = SPILLWAY_TENSOR_INIT;
+    const struct spillway_tensor *tensor = &own;
     SW_TRY(sw_library_begin(self, false));
+    SW_TRY(sw_library_take_struct(&own, sizeof own, given, "the tensor", "SPILLWAY_TENSOR_INIT"));
     SW_TRY(check_tensor(tensor));
     if (self->tensor_count == self->tensor_room) {
         const int64_t room = 2 * self->tensor_room + 64;
@@ -283,20 +193,52 @@ static sw_status check_names(const spillway *self) {
     return status;
 }
 
-/* Makes the folder, and locks it before anything in it is read: the store's own lock begins only with its file. */
+static sw_status find_in_folder(const spillway *self, const char *name, bool *found) {
+    char path[LIBRARY_PATH_CHARS];
+    SW_TRY(sw_path_join(path, sizeof path, self->folder, name));
+    return sw_path_find(path, found);
+}
+
+/* Refuses a folder of other files before anything is made in it. A process that makes a store there makes its lock
+ * first, so whoever sees more of that store finds the lock. */
+static sw_status refuse_other_folder(const spillway *self) {
+    bool has_lock, has_record;
+    const sw_status status = sw_folder_must_be_free(self->folder, "store.lock");
+    {
+        SW_HANDLES_ERRORS();
+        if (status != SW_ERR_ARG || find_in_folder(self, "store.lock", &has_lock) != SW_OK ||
+            find_in_folder(self, "tensors.json", &has_record) != SW_OK || (!has_lock && !has_record))
+            return status;
+    }
+    sw_error_clear();
+    return SW_OK;
+}
+
+/* Makes the folder, and locks it before anything in it is read: the store's own lock begins only with its file. From
+ * then on its path is absolute, because the program may change its directory. */
 static sw_status lock_folder(spillway *self) {
     char path[LIBRARY_PATH_CHARS];
+    SW_TRY(refuse_other_folder(self));
     SW_TRY(sw_folder_make(self->folder, 0700));
+    char *absolute = realpath(self->folder, NULL);
+    if (absolute != NULL && strlen(absolute) < sizeof self->folder)
+        memcpy(self->folder, absolute, strlen(absolute) + 1);
+    free(absolute);
     SW_TRY(sw_path_join(path, sizeof path, self->folder, "store.lock"));
     self->lock = sw_path_open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (self->lock < 0)
-        return sw_fail(SW_ERR_IO, "%s cannot be opened for writing: %s", path, strerror(errno));
-    return sw_lock_take(self->lock, self->folder);
+        return sw_fail(sw_file_write_error(errno), "%s cannot be opened for writing: %s", path, strerror(errno));
+    SW_TRY(sw_lock_take(self->lock, self->folder));
+    /* A process that died while it wrote tensors.json leaves this one. */
+    SW_TRY(sw_path_join(path, sizeof path, self->folder, "tensors.json.partial"));
+    return sw_path_unlink(path) == 0 || errno == ENOENT
+               ? SW_OK
+               : sw_fail(SW_ERR_IO, "%s cannot be removed: %s", path, strerror(errno));
 }
 
 /* Makes room for gradients that are added up. */
 static sw_status make_sums(spillway *self) {
-    int64_t elems = 0;
+    int64_t elems = LIBRARY_ADDED_AT_ONCE;
     if (!self->options.accumulate)
         return SW_OK;
     for (int64_t t = 0; t < self->tensor_count; t++)
@@ -305,7 +247,7 @@ static sw_status make_sums(spillway *self) {
     self->sums = aligned_alloc(SW_BUFFER_ALIGN_BYTES, (size_t)self->sums_bytes);
     if (self->sums == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for sums of gradients");
-    elems = 0;
+    elems = LIBRARY_ADDED_AT_ONCE;
     for (int64_t t = 0; t < self->tensor_count; t++) {
         self->tensor[t].sum = self->sums + elems;
         elems += sw_round_up(self->tensor[t].count, SW_TENSOR_ALIGN_ELEMS);
@@ -313,13 +255,13 @@ static sw_status make_sums(spillway *self) {
     return SW_OK;
 }
 
-static sw_status refuse_memory(const spillway *self, const struct sw_plan_lack *lack, int64_t budget_bytes) {
+/* plan_bytes: what the plan was allowed, which is 0 where the sums of gradients take everything. */
+static sw_status refuse_memory(const spillway *self, const struct sw_plan_lack *lack, int64_t plan_bytes) {
     char given[SW_SIZE_CHARS], needed[SW_SIZE_CHARS];
-    const int64_t needed_bytes = sw_max_i64(0, budget_bytes) + lack->missing_bytes + self->sums_bytes;
     sw_error_clear();
-    return sw_fail(SW_ERR_BUDGET, "host_memory of %s is too small for %s: at least %s are needed",
+    return sw_fail(SW_ERR_BUDGET, "host_memory_bytes, %s, is too small for %s: at least %s are needed",
                    sw_format_size((int64_t)self->options.host_memory_bytes, given), self->folder,
-                   sw_format_size(needed_bytes, needed));
+                   sw_format_size(self->sums_bytes + plan_bytes + lack->missing_bytes, needed));
 }
 
 static int64_t most_grains(const struct sw_units *units) {
@@ -336,7 +278,7 @@ static sw_status make_plan(spillway *self) {
     struct sw_plan_lack lack = {0};
     for (int rise = 0; rise < SW_RISES; rise++)
         rises.share[rise] = rise == SW_RISE_OPTIMIZER_TO_HOST ? 1.0 : 0.0;
-    const int64_t budget_bytes = (int64_t)self->options.host_memory_bytes - self->sums_bytes;
+    const int64_t plan_bytes = sw_max_i64(0, (int64_t)self->options.host_memory_bytes - self->sums_bytes);
     struct sw_unit_cost *cost = calloc((size_t)self->units->count, sizeof *cost);
     if (cost == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for a plan");
@@ -352,14 +294,14 @@ static sw_status make_plan(spillway *self) {
                                 .ring_chunks = 1,
                                 .ring_auto = true,
                                 .unit_slots = 2,
-                                .budget_bytes = {NO_LIMIT_BYTES, sw_max_i64(0, budget_bytes)},
+                                .budget_bytes = {NO_LIMIT_BYTES, plan_bytes},
                                 .rises = &rises};
     for (int state = 0; state < SW_STATES; state++)
         spec.place.automatic[state] = true;
     sw_status status = sw_plan_create(&spec, &self->plan);
     free(cost);
     if (status == SW_ERR_BUDGET)
-        return refuse_memory(self, &lack, budget_bytes);
+        return refuse_memory(self, &lack, plan_bytes);
     return status == SW_OK ? sw_plan_check(self->plan) : status;
 }
 
@@ -426,6 +368,18 @@ static sw_status check_layout(const spillway *self) {
                  : sw_fail(SW_ERR_CORRUPT, "the store in %s and its tensors.json do not belong together", self->folder);
 }
 
+/* Warns where a step that was committed is or may be lost, because the record of its commit was damaged later. */
+static void warn_of_lost_steps(const spillway *self) {
+    const struct sw_store_bad_record *bad;
+    const int count = sw_store_bad_records(self->store, &bad);
+    for (int i = 0; i < count; i++)
+        if (bad[i].loss != SW_STORE_RECORD_HARMLESS)
+            sw_log_warn("%s: the record of a commit after step %lld %s damaged at offset %lld, so a later step %s lost",
+                        bad[i].path, (long long)sw_store_last_commit(self->store)->step,
+                        bad[i].loss == SW_STORE_RECORD_LOST ? "was" : "may have been", (long long)bad[i].offset_bytes,
+                        bad[i].loss == SW_STORE_RECORD_LOST ? "is" : "may be");
+}
+
 static sw_status resume(spillway *self, const struct store_record *record) {
     char id[SW_STORE_ID_CHARS];
     const char *folder = self->folder;
@@ -433,6 +387,7 @@ static sw_status resume(spillway *self, const struct store_record *record) {
     if (strcmp(sw_store_id(self->store, id), record->id) != 0)
         return sw_fail(SW_ERR_CORRUPT, "the store in %s is not the one that its tensors.json lists", self->folder);
     SW_TRY(check_layout(self));
+    warn_of_lost_steps(self);
     SW_TRY(sw_library_read_text(self, sw_store_last_commit(self->store)->meta));
     SW_TRY(open_engine(self));
     self->last_step = self->committed_step = sw_store_last_commit(self->store)->step;
@@ -456,6 +411,16 @@ static sw_status look(spillway *self, struct store_record *record, bool *found) 
     return SW_OK;
 }
 
+/* The device may start threads, in which no signal of the program should arrive. */
+static sw_status open_device(spillway *self) {
+    const struct sw_library_signals signals = sw_library_block_signals(true);
+    sw_status status = sw_device_open("cpu", self->options.threads, &self->device);
+    if (status == SW_OK)
+        status = sw_stream_open(self->device, &self->stream);
+    sw_library_allow_signals(&signals);
+    return status;
+}
+
 static sw_status open_store(spillway *self, bool *started) {
     struct store_record record;
     bool found;
@@ -468,9 +433,10 @@ static sw_status open_store(spillway *self, bool *started) {
     SW_TRY(look(self, &record, &found));
     SW_TRY(make_sums(self));
     SW_TRY(sw_library_lay_out(self));
+    if (found)
+        SW_TRY(sw_library_check_places(self));
     SW_TRY(make_plan(self));
-    SW_TRY(sw_device_open("cpu", self->options.threads, &self->device));
-    SW_TRY(sw_stream_open(self->device, &self->stream));
+    SW_TRY(open_device(self));
     *started = !found;
     return found ? resume(self, &record) : start(self);
 }
@@ -494,7 +460,7 @@ static void release(spillway *self, bool undo) {
     free(self->order);
     free(self->unit_first);
     if (self->lock >= 0)
-        close(self->lock);
+        sw_file_close(self->lock);
     for (int64_t t = 0; t < self->tensor_count; t++) {
         self->tensor[t].sum = NULL;
         self->tensor[t].gradient = NULL;
@@ -511,7 +477,7 @@ static void release(spillway *self, bool undo) {
     self->lock = -1;
 }
 
-int spillway_open(spillway *self) {
+static int open_signals_blocked(spillway *self) {
     bool started = false;
     sw_status status = sw_library_begin(self, false);
     if (status == SW_OK && self->tensor_count == 0)
@@ -528,18 +494,37 @@ int spillway_open(spillway *self) {
     return known;
 }
 
+int spillway_open(spillway *self) {
+    const struct sw_library_signals signals = sw_library_block_signals(false);
+    const int status = open_signals_blocked(self);
+    sw_library_allow_signals(&signals);
+    return status;
+}
+
 int64_t spillway_last_step(const spillway *self) {
-    return self->last_step;
+    return self != NULL ? self->last_step : -1;
 }
 
 const char *spillway_note(const spillway *self) {
-    return self->note;
+    return self != NULL ? self->note : "";
+}
+
+/* Gives the store's file its name back if it was removed. Nobody can be told but by a warning. */
+static void put_back_names(const spillway *self) {
+    const sw_status status = sw_store_put_back_names(self->store);
+    if (status != SW_OK)
+        sw_log_warn("the store in %s is lost: %s", self->folder, sw_error_message(status));
 }
 
 void spillway_close(spillway *self) {
     if (self == NULL || self->owner != getpid())
         return;
+    SW_HANDLES_ERRORS();
+    const struct sw_library_signals signals = sw_library_block_signals(false);
+    if (self->open)
+        put_back_names(self);
     release(self, false);
+    sw_library_allow_signals(&signals);
     free(self->tensor);
     free(self);
 }

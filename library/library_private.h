@@ -7,10 +7,12 @@
 #include "library/spillway.h"
 #include "offload/engine/engine.h"
 
+#include <signal.h>
 #include <stdbool.h>
 #include <sys/types.h>
 
-enum { LIBRARY_ERROR_CHARS = 1024, LIBRARY_PATH_CHARS = 4096 };
+/* ADDED_AT_ONCE: gradients that are widened and added at once. */
+enum { LIBRARY_ERROR_CHARS = 1024, LIBRARY_PATH_CHARS = 4096, LIBRARY_ADDED_AT_ONCE = 1 << 16 };
 
 /* A tensor of the caller. */
 struct tensor {
@@ -20,9 +22,10 @@ struct tensor {
     void *weights;
     double lr_scale;
     bool decay;
-    int64_t unit, within; /* its unit, and which of the unit's tensors it is; set by the layout */
-    int64_t offset;       /* first element in the unit */
-    float *sum;           /* the gradients that were added up, [count]; NULL: nothing may be added up */
+    int64_t unit, within;           /* its unit, and which of the unit's tensors it is; set by the layout */
+    int64_t offset;                 /* first element in the unit */
+    int64_t kept_unit, kept_offset; /* unit and offset in the store that is opened; of a new one not used */
+    float *sum;                     /* the gradients that were added up, [count]; NULL: nothing may be added up */
     /* The gradient of the next step; NULL: none was handed in. It is `sum`, or borrowed from the caller. */
     const void *gradient;
     sw_dtype gradient_type;
@@ -44,7 +47,7 @@ struct spillway {
     /* Numbers of the tensors in the order in which they lie in the units; unit_first[u]: the position of the first of
      * unit u, with one more entry than units. */
     int64_t *order, *unit_first;
-    float *sums; /* memory of all tensors' `sum` */
+    float *sums; /* memory of all tensors' `sum`, and of LIBRARY_ADDED_AT_ONCE widened elements before them */
     int64_t sums_bytes;
     struct sw_units *units;
     struct sw_plan *plan;
@@ -67,6 +70,8 @@ struct store_record {
 
 /* Sorts the tensors into units, in the order of self->order, and seals the units (tensors.c). */
 sw_status sw_library_lay_out(spillway *self);
+/* Refuses a store whose tensors lie elsewhere in its units than sw_library_lay_out has put them. */
+sw_status sw_library_check_places(const spillway *self);
 /* Writes tensors.json, durably: the tensors in the order of self->order. */
 sw_status sw_library_write_record(const spillway *self, const struct store_record *record);
 /* Reads tensors.json into *out. If the store has started, sets self->order to that of the store, and refuses by name
@@ -89,10 +94,30 @@ sw_status sw_library_write_text(const spillway *self, int64_t step, const char *
 /* Takes steps and note from the text of the commit that was opened. */
 sw_status sw_library_read_text(spillway *self, const char *text);
 
-/* Returns a status as the library's callers know it, and keeps its message. Marks the handle as failed if `fatal` and
- * the status is not SPILLWAY_ERROR_ARGUMENT (handle.c). */
+/* Returns a status as the library's callers know it, and keeps its message, in the handle or, without one, for the
+ * thread. Marks the handle as failed if `fatal` and the status is not SPILLWAY_ERROR_ARGUMENT (host.c). */
 int sw_library_end(spillway *self, sw_status status, bool fatal);
-/* Refuses a handle of another process, one that failed, or one that is not open (`open`). */
+/* Refuses no handle, a handle of another process, one that failed, or one that is not open (`open`). */
 sw_status sw_library_begin(spillway *self, bool open);
+
+/* Copies a struct of the caller to one of this version, of `bytes` bytes, which holds the defaults. Both begin with
+ * their size. Callers of a later version have more members, which must be 0: others ask for what this version lacks.
+ * `what` begins messages; `init` names the macro with which the struct begins. */
+sw_status sw_library_take_struct(void *out, size_t bytes, const void *given, const char *what, const char *init);
+/* Refuses a result's struct of a size that no version has. */
+sw_status sw_library_check_result(const void *given, size_t bytes, const char *what, const char *init);
+/* Copies a result of this version into the caller's struct, which keeps its size. */
+void sw_library_give_struct(void *given, const void *result, size_t bytes);
+
+/* Signals of the calling thread while files are written, or while threads may be started that inherit its mask. */
+struct sw_library_signals {
+    sigset_t before;
+    bool was_pending; /* SIGXFSZ */
+};
+/* Blocks SIGXFSZ, which a limit on the size of files raises, so that a write fails instead; with `all`, also all
+ * signals that do not report a fault. */
+struct sw_library_signals sw_library_block_signals(bool all);
+/* Lets signals through again, without the SIGXFSZ of the calls between. */
+void sw_library_allow_signals(const struct sw_library_signals *signals);
 
 #endif

@@ -21,8 +21,8 @@
  * never finds the disk full.
  *
  * Errors. Functions return SPILLWAY_OK or a negative status; spillway_error gives the reason in a sentence. The library
- * never ends the process, installs no signal handlers, and prints nothing. After an error of spillway_step,
- * spillway_save or spillway_open the handle can only be closed, unless the status is SPILLWAY_ERROR_ARGUMENT, which
+ * never ends the process, installs no signal handlers, and prints nothing. After an error of an open
+ * handle, or of spillway_open, the handle can only be closed, unless the status is SPILLWAY_ERROR_ARGUMENT, which
  * changes nothing. The caller's weights may then be of two steps: open the store again, which writes all of them.
  *
  * Threads. One handle is used by one thread at a time; different handles are independent. The library has threads of
@@ -147,8 +147,9 @@ int spillway_version(void);
 /* Returns the name of a status, such as "no space". Never NULL; a literal. */
 const char *spillway_status_name(int status);
 
-/* Sends messages of the library, one line each without line end, to a function, from any of its threads; NULL, as at
- * first: nowhere. For the whole process. The function must not call the library. */
+/* Sends messages of the library, one line each without line end, to a function; NULL, as at first: nowhere. For the
+ * whole process. Threads of the library and of the caller call the function, also at the same time, and it must not
+ * call the library. A call that has begun may end after spillway_set_log has replaced the function. */
 typedef void (*spillway_log_function)(void *context, int is_warning, const char *line);
 void spillway_set_log(spillway_log_function function, void *context);
 

@@ -3,7 +3,7 @@
 #include "kernels/moments.h"
 #include "library/library_private.h"
 
-#include <math.h>
+#include <float.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,7 +44,11 @@ static sw_status take_gradient(spillway *self, int64_t index, int type, const vo
 }
 
 int spillway_gradient(spillway *self, int64_t index, int type, const void *gradient, int how) {
-    return sw_library_end(self, take_gradient(self, index, type, gradient, how), false);
+    /* Adding may start threads, in which no signal of the program should arrive. */
+    const struct sw_library_signals signals = sw_library_block_signals(true);
+    const int status = sw_library_end(self, take_gradient(self, index, type, gradient, how), true);
+    sw_library_allow_signals(&signals);
+    return status;
 }
 
 static void forget(spillway *self) {
@@ -60,9 +64,6 @@ int spillway_forget_gradients(spillway *self) {
 }
 
 static sw_status check_rates(const struct spillway_rates *r) {
-    if (r == NULL || r->size != sizeof *r)
-        return sw_fail(SW_ERR_ARG,
-                       "the rates have another size than this version's: begin them with SPILLWAY_RATES_INIT");
     const struct {
         const char *name;
         double value, most;
@@ -81,6 +82,21 @@ static sw_status check_rates(const struct spillway_rates *r) {
     return SW_OK;
 }
 
+/* Refuses rates whose products are beyond fp32, in which masters are kept: they would become NaN. The first step has
+ * the largest product, because the bias correction of the first moment then divides by 1 - beta1. */
+static sw_status check_products(const spillway *self, const struct spillway_rates *r) {
+    if (r->eps < FLT_MIN)
+        return sw_fail(SW_ERR_ARG, "eps is %g and must be at least %g: a gradient of 0 would make weights NaN", r->eps,
+                       (double)FLT_MIN);
+    for (int64_t t = 0; t < self->tensor_count; t++) {
+        const double lr = r->lr * self->tensor[t].lr_scale;
+        if (lr / (1.0 - r->beta1) > FLT_MAX || lr * r->weight_decay > FLT_MAX)
+            return sw_fail(SW_ERR_ARG, "lr %g with lr_scale %g of '%s' is beyond the range of fp32", r->lr,
+                           self->tensor[t].lr_scale, self->tensor[t].name);
+    }
+    return SW_OK;
+}
+
 static sw_status check_gradients(const spillway *self) {
     for (int64_t t = 0; !self->options.zero_missing_gradients && t < self->tensor_count; t++)
         if (self->tensor[t].gradient == NULL)
@@ -94,6 +110,7 @@ static sw_status check_gradients(const spillway *self) {
 static sw_status check_step(const spillway *self, const struct spillway_rates *rates, const char *note,
                             char text[SW_STORE_META_BYTES]) {
     SW_TRY(check_rates(rates));
+    SW_TRY(check_products(self, rates));
     SW_TRY(check_gradients(self));
     if (strlen(note) >= SPILLWAY_NOTE_CHARS)
         return sw_fail(SW_ERR_ARG, "the note has %zu bytes; a commit keeps at most %d", strlen(note),
@@ -105,11 +122,17 @@ static sw_status check_step(const spillway *self, const struct spillway_rates *r
     return SW_OK;
 }
 
-/* Commits the last step if that is not done: of a plan that commits every step it is. */
-static sw_status commit(spillway *self) {
-    SW_TRY(sw_engine_save(self->engine));
+/* Notes that the last step is committed, if the store can still be found by its name. */
+static sw_status note_commit(spillway *self) {
+    SW_TRY(sw_store_keep_names(self->store));
     self->committed_step = self->last_step;
     return SW_OK;
+}
+
+/* Commits the last step of a plan that does not commit every step. */
+static sw_status commit(spillway *self) {
+    SW_TRY(sw_engine_save(self->engine));
+    return note_commit(self);
 }
 
 /* Runs the two programs of a step: the norm of the gradients, then the update. */
@@ -136,69 +159,87 @@ static sw_status run_step(spillway *self, const struct spillway_rates *rates, co
     SW_TRY(sw_engine_settle(self->engine));
     self->last_step = input.step;
     if (self->plan->commit_every_step)
-        self->committed_step = self->last_step;
+        SW_TRY(note_commit(self));
     else if (self->last_step % self->options.save_every == 0)
         SW_TRY(commit(self));
     return SW_OK;
 }
 
-static sw_status finish_step(spillway *self, const struct spillway_rates *rates, struct spillway_result *out,
+static sw_status finish_step(spillway *self, const struct spillway_rates *given, struct spillway_result *out,
                              bool *begun) {
     char text[SW_STORE_META_BYTES];
     struct sw_step_result result;
+    struct spillway_rates rates = SPILLWAY_RATES_INIT;
     SW_TRY(sw_library_begin(self, true));
-    if (out != NULL && out->size != sizeof *out)
-        return sw_fail(SW_ERR_ARG,
-                       "the result has another size than this version's: begin it with SPILLWAY_RESULT_INIT");
-    const char *note = rates != NULL && rates->note != NULL ? rates->note : "";
-    SW_TRY(check_step(self, rates, note, text));
-    *begun = true;
-    SW_TRY(run_step(self, rates, note, text, &result));
-    forget(self);
     if (out != NULL)
-        *out = (struct spillway_result){.size = sizeof *out,
-                                        .step = self->last_step,
-                                        .grad_norm = result.grad_norm,
-                                        .skipped = result.skipped,
-                                        .applied_steps = self->applied_steps,
-                                        .committed = self->committed_step == self->last_step};
+        SW_TRY(sw_library_check_result(out, sizeof *out, "the result", "SPILLWAY_RESULT_INIT"));
+    SW_TRY(sw_library_take_struct(&rates, sizeof rates, given, "the rates", "SPILLWAY_RATES_INIT"));
+    const char *note = rates.note != NULL ? rates.note : "";
+    SW_TRY(check_step(self, &rates, note, text));
+    *begun = true;
+    SW_TRY(run_step(self, &rates, note, text, &result));
+    forget(self);
+    const struct spillway_result made = {.step = self->last_step,
+                                         .grad_norm = result.grad_norm,
+                                         .skipped = result.skipped,
+                                         .applied_steps = self->applied_steps,
+                                         .committed = self->committed_step == self->last_step};
+    if (out != NULL)
+        sw_library_give_struct(out, &made, sizeof made);
     return SW_OK;
 }
 
 int spillway_step(spillway *self, const struct spillway_rates *rates, struct spillway_result *result) {
+    const struct sw_library_signals signals = sw_library_block_signals(false);
     bool begun = false;
     const sw_status status = finish_step(self, rates, result, &begun);
     const int known = sw_library_end(self, status, begun);
-    self->failed |= begun && known != SPILLWAY_OK;
+    if (begun && known != SPILLWAY_OK)
+        self->failed = true;
+    sw_library_allow_signals(&signals);
     return known;
 }
 
 int spillway_save(spillway *self) {
+    const struct sw_library_signals signals = sw_library_block_signals(false);
     sw_status status = sw_library_begin(self, true);
     const bool begun = status == SW_OK;
     if (begun && self->committed_step != self->last_step)
         status = commit(self);
-    return sw_library_end(self, status, begun);
+    const int known = sw_library_end(self, status, begun);
+    sw_library_allow_signals(&signals);
+    return known;
 }
 
-/* Copies what is asked for of one grain's record. */
-static void copy_part(const spillway *self, const struct tensor *tensor, int part, int64_t grain, const void *record,
-                      float *whole, int64_t first, int64_t count, float *out) {
-    const struct sw_unit *unit = &self->units->unit[tensor->unit];
-    const int64_t begin = grain * SW_GRAIN_ELEMS;
-    const int64_t from = sw_max_i64(begin, tensor->offset + first);
-    const int64_t to = sw_min_i64(begin + SW_GRAIN_ELEMS, tensor->offset + first + count);
+/* Elements of a part of a tensor's state, and where to copy them. */
+struct wanted {
+    const struct tensor *tensor;
+    int part;
+    int64_t first, count;
+    float *out;
+};
+
+/* Copies what is wanted of one grain's record. whole: room for the record as fp32. */
+static void copy_part(const spillway *self, const struct wanted *wanted, int64_t grain, const void *record,
+                      float *whole) {
+    const struct sw_unit *unit = &self->units->unit[wanted->tensor->unit];
+    const int64_t first = wanted->tensor->offset + wanted->first, begin = grain * SW_GRAIN_ELEMS;
+    const int64_t from = sw_max_i64(begin, first);
+    const int64_t to = sw_min_i64(begin + SW_GRAIN_ELEMS, first + wanted->count);
     sw_record_to_fp32(self->units->optimizer, grain >= unit->wide_grain, record, whole);
-    memcpy(out + (from - tensor->offset - first), whole + part * SW_GRAIN_ELEMS + (from - begin),
-           (size_t)(to - from) * sizeof *out);
+    memcpy(wanted->out + (from - first), whole + wanted->part * SW_GRAIN_ELEMS + (from - begin),
+           (size_t)(to - from) * sizeof *whole);
 }
 
-static sw_status read_grains(spillway *self, const struct tensor *tensor, int part, int64_t first, int64_t count,
-                             char *record, float *whole, float *out) {
-    const int64_t end = (tensor->offset + first + count - 1) / SW_GRAIN_ELEMS;
-    for (int64_t grain = (tensor->offset + first) / SW_GRAIN_ELEMS; grain <= end; grain++) {
-        SW_TRY(sw_engine_read_optimizer(self->engine, tensor->unit, grain, 1, record));
-        copy_part(self, tensor, part, grain, record, whole, first, count, out);
+/* Reads chunk by chunk, because the drive is read by whole chunks. records: room for a chunk. */
+static sw_status read_chunks(spillway *self, const struct wanted *wanted, char *records, float *whole) {
+    const int64_t first = wanted->tensor->offset + wanted->first, chunk = self->plan->spec.chunk_grains;
+    const int64_t end = sw_div_up(first + wanted->count, SW_GRAIN_ELEMS);
+    for (int64_t grain = first / SW_GRAIN_ELEMS, next; grain < end; grain = next) {
+        next = sw_min_i64(end, (grain / chunk + 1) * chunk);
+        SW_TRY(sw_engine_read_optimizer(self->engine, wanted->tensor->unit, grain, next - grain, records));
+        for (int64_t g = grain; g < next; g++)
+            copy_part(self, wanted, g, records + sw_plan_optimizer_bytes(self->plan, g - grain), whole);
     }
     return SW_OK;
 }
@@ -213,39 +254,39 @@ static sw_status read_part(spillway *self, int64_t index, int part, int64_t firs
                        tensor->name, (long long)count, (long long)first);
     if (count == 0)
         return SW_OK;
-    char *record = malloc((size_t)sw_plan_optimizer_bytes(self->plan, 1));
+    const struct wanted wanted = {tensor, part, first, count, out};
+    char *records = malloc((size_t)sw_plan_optimizer_bytes(self->plan, self->plan->spec.chunk_grains));
     float *whole = malloc(SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS * sizeof *whole);
-    const sw_status status = record != NULL && whole != NULL
-                                 ? read_grains(self, tensor, part, first, count, record, whole, out)
+    const sw_status status = records != NULL && whole != NULL
+                                 ? read_chunks(self, &wanted, records, whole)
                                  : sw_fail(SW_ERR_NOMEM, "no memory to read '%s'", tensor->name);
-    free(record);
+    free(records);
     free(whole);
     return status;
 }
 
 int spillway_read(spillway *self, int64_t index, int part, int64_t first, int64_t count, float *out) {
-    return sw_library_end(self, read_part(self, index, part, first, count, out), false);
+    return sw_library_end(self, read_part(self, index, part, first, count, out), true);
 }
 
 static sw_status get_usage(spillway *self, struct spillway_usage *out) {
     int64_t grains = 0, on_host = 0;
     SW_TRY(sw_library_begin(self, true));
-    if (out == NULL || out->size != sizeof *out)
-        return sw_fail(SW_ERR_ARG, "the usage has another size than this version's: begin it with SPILLWAY_USAGE_INIT");
+    SW_TRY(sw_library_check_result(out, sizeof *out, "the usage", "SPILLWAY_USAGE_INIT"));
     for (int64_t u = 0; u < self->units->count; u++) {
         grains += self->units->unit[u].grains;
         on_host += self->plan->placement[u].tier[SW_OPTIMIZER] == SW_HOST ? self->units->unit[u].grains : 0;
     }
     const struct sw_store_counters moved = sw_store_counters(self->store);
-    *out = (struct spillway_usage){.size = sizeof *out,
-                                   .parameters = sw_units_parameters(self->units),
-                                   .host_bytes = self->plan->tier_bytes[SW_DEVICE] + self->plan->tier_bytes[SW_HOST] +
-                                                 self->sums_bytes,
-                                   .drive_bytes = sw_store_file_bytes(self->store),
-                                   .state_bytes = sw_plan_optimizer_bytes(self->plan, grains),
-                                   .state_host_bytes = sw_plan_optimizer_bytes(self->plan, on_host),
-                                   .read_bytes = moved.read_bytes,
-                                   .written_bytes = moved.write_bytes};
+    const struct spillway_usage made = {.parameters = sw_units_parameters(self->units),
+                                        .host_bytes = self->plan->tier_bytes[SW_DEVICE] +
+                                                      self->plan->tier_bytes[SW_HOST] + self->sums_bytes,
+                                        .drive_bytes = sw_store_file_bytes(self->store),
+                                        .state_bytes = sw_plan_optimizer_bytes(self->plan, grains),
+                                        .state_host_bytes = sw_plan_optimizer_bytes(self->plan, on_host),
+                                        .read_bytes = moved.read_bytes,
+                                        .written_bytes = moved.write_bytes};
+    sw_library_give_struct(out, &made, sizeof made);
     return SW_OK;
 }
 

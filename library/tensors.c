@@ -10,9 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A unit is closed once it has so many elements. Nothing streams by units but the list of sums of squares, and a file
- * of a store has room for thousands of them. */
-enum { UNIT_ELEMS = 64 << 20, RECORD_VERSION = 1, RECORD_MOST_BYTES = 256 << 20 };
+/* A unit is closed once it has so many elements or tensors, because state is placed, and runs of equal factors are
+ * sought, unit by unit. A file of a store has room for thousands of units. */
+enum { UNIT_ELEMS = 64 << 20, UNIT_TENSORS = 1024, RECORD_VERSION = 1 };
+/* Each unit has as many sums of squares as the largest one, so a large tensor makes the others' units larger. */
+enum { UNITS_OF_LARGEST = 4 };
+/* An upper bound of what tensors.json has for a tensor beside the name, in which each byte may take two. */
+enum { ENTRY_BYTES = 160 };
 
 static sw_status record_path(const spillway *self, char path[LIBRARY_PATH_CHARS]) {
     return sw_path_join(path, LIBRARY_PATH_CHARS, self->folder, "tensors.json");
@@ -25,10 +29,12 @@ void sw_library_order_as_added(spillway *self) {
 
 /* Gives each tensor its unit and its number in it. Returns the number of units. */
 static int64_t sort_into_units(spillway *self) {
-    int64_t unit = 0, elems = 0, within = 0;
+    int64_t unit = 0, elems = 0, within = 0, most = UNIT_ELEMS;
+    for (int64_t t = 0; t < self->tensor_count; t++)
+        most = sw_max_i64(most, self->tensor[t].count / UNITS_OF_LARGEST);
     for (int64_t i = 0; i < self->tensor_count; i++) {
         struct tensor *tensor = &self->tensor[self->order[i]];
-        if (elems > 0 && elems + tensor->count > UNIT_ELEMS) {
+        if (elems > 0 && (elems + tensor->count > most || within == UNIT_TENSORS)) {
             unit++;
             elems = within = 0;
         }
@@ -60,7 +66,21 @@ static int by_place(const void *left, const void *right, void *context) {
     return (a->offset > b->offset) - (a->offset < b->offset);
 }
 
+/* Refuses more tensors than tensors.json can list, before anything is made. */
+static sw_status check_list(const spillway *self) {
+    size_t bytes = ENTRY_BYTES;
+    for (int64_t t = 0; t < self->tensor_count; t++)
+        bytes += ENTRY_BYTES + 2 * strlen(self->tensor[t].name);
+    return bytes <= SW_JSON_MOST_WRITTEN_BYTES
+               ? SW_OK
+               : sw_fail(SW_ERR_ARG,
+                         "%lld tensors are too many for a store, whose list of names takes at most %zu MiB: register "
+                         "fewer and larger ones, or give them shorter names",
+                         (long long)self->tensor_count, SW_JSON_MOST_WRITTEN_BYTES >> 20);
+}
+
 sw_status sw_library_lay_out(spillway *self) {
+    SW_TRY(check_list(self));
     const int64_t count = sort_into_units(self);
     SW_TRY(sw_units_create(count, &self->units));
     self->units->optimizer = (sw_optimizer_format)self->options.state;
@@ -79,28 +99,56 @@ sw_status sw_library_lay_out(spillway *self) {
     return SW_OK;
 }
 
+sw_status sw_library_check_places(const spillway *self) {
+    for (int64_t t = 0; t < self->tensor_count; t++) {
+        const struct tensor *tensor = &self->tensor[t];
+        if (tensor->unit != tensor->kept_unit || tensor->offset != tensor->kept_offset)
+            return sw_fail(SW_ERR_UNSUPPORTED,
+                           "the state of '%s' lies elsewhere in %s than this version of spillway puts it: open the "
+                           "store with the version that made it",
+                           tensor->name, self->folder);
+    }
+    return SW_OK;
+}
+
+/* Appends the tensors in the order in which they were put into the units, from which the same order of calls makes the
+ * same units again. Returns false for lack of memory. */
+static bool list_tensors(const spillway *self, json_t *tensors, int64_t *at) {
+    for (int64_t i = 0; i < self->tensor_count; i++) {
+        const struct tensor *tensor = &self->tensor[self->order[i]];
+        at[self->unit_first[tensor->unit] + tensor->within] = self->order[i];
+    }
+    for (int64_t i = 0; i < self->tensor_count; i++) {
+        const struct tensor *tensor = &self->tensor[at[i]];
+        json_t *entry = json_pack("{s:s, s:I, s:I, s:I}", "name", tensor->name, "count", (json_int_t)tensor->count,
+                                  "unit", (json_int_t)tensor->unit, "offset", (json_int_t)tensor->offset);
+        if (json_array_append_new(tensors, entry) != 0)
+            return false;
+    }
+    return true;
+}
+
+/* Returns the content of tensors.json; NULL: no memory. */
+static json_t *describe(const spillway *self, const struct store_record *record) {
+    int64_t *at = calloc((size_t)self->tensor_count, sizeof *at);
+    json_t *tensors = json_array(), *object = NULL;
+    if (at != NULL && tensors != NULL && list_tensors(self, tensors, at))
+        object = json_pack("{s:i, s:s, s:s, s:b, s:O}", "version", RECORD_VERSION, "id", record->id, "state",
+                           sw_optimizer_format_name(record->state), "started", record->started, "tensors", tensors);
+    json_decref(tensors);
+    free(at);
+    return object;
+}
+
 sw_status sw_library_write_record(const spillway *self, const struct store_record *record) {
     char path[LIBRARY_PATH_CHARS];
     SW_TRY(record_path(self, path));
-    json_t *tensors = json_array(), *object = NULL;
-    for (int64_t u = 0; tensors != NULL && u < self->units->count; u++)
-        for (int64_t within = 0; within < self->units->unit[u].tensor_count; within++)
-            for (int64_t i = self->unit_first[u]; i < self->unit_first[u + 1]; i++)
-                if (self->tensor[self->order[i]].within == within)
-                    json_array_append_new(tensors, json_pack("{s:s, s:I}", "name", self->tensor[self->order[i]].name,
-                                                             "count", (json_int_t)self->tensor[self->order[i]].count));
-    object = json_pack("{s:i, s:s, s:s, s:b, s:o}", "version", RECORD_VERSION, "id", record->id, "state",
-                       sw_optimizer_format_name(record->state), "started", record->started, "tensors", tensors);
-    if (object == NULL || sw_json_lacked_memory()) {
-        json_decref(object);
-        return sw_fail(SW_ERR_NOMEM, "no memory to write %s", path);
-    }
-    const sw_status status = sw_json_write_checked_file(path, object, SW_FILE_PRIVATE);
-    json_decref(object);
-    return status;
+    json_t *object = describe(self, record);
+    return object != NULL ? sw_json_write_checked_file(path, object, SW_FILE_PRIVATE)
+                          : sw_fail(SW_ERR_NOMEM, "no memory to write %s", path);
 }
 
-/* Tensors by name. */
+/* A tensor by its name. */
 struct name {
     const char *name;
     int64_t number;
@@ -154,8 +202,9 @@ static sw_status match(spillway *self, const json_t *tensors, const struct name 
     json_array_foreach(tensors, i, entry) {
         const struct name wanted = {json_string_value(json_object_get(entry, "name")), 0};
         const int64_t count = json_integer_value(json_object_get(entry, "count"));
-        if (wanted.name == NULL || count < 1)
-            return sw_fail(SW_ERR_CORRUPT, "tensors.json in %s has an entry without name or count", self->folder);
+        const json_t *unit = json_object_get(entry, "unit"), *offset = json_object_get(entry, "offset");
+        if (wanted.name == NULL || count < 1 || !json_is_integer(unit) || !json_is_integer(offset))
+            return sw_fail(SW_ERR_CORRUPT, "tensors.json in %s has an entry that lacks a member", self->folder);
         const struct name *found = bsearch(&wanted, names, (size_t)self->tensor_count, sizeof *names, by_name);
         if (found == NULL) {
             missing_count = missing == NULL ? count : missing_count;
@@ -170,6 +219,8 @@ static sw_status match(spillway *self, const json_t *tensors, const struct name 
         if (known[found->number])
             return sw_fail(SW_ERR_CORRUPT, "tensors.json in %s lists '%s' twice", self->folder, wanted.name);
         known[found->number] = true;
+        self->tensor[found->number].kept_unit = json_integer_value(unit);
+        self->tensor[found->number].kept_offset = json_integer_value(offset);
         self->order[matched++] = found->number;
     }
     return refuse_others(self, known, missing, missing_count);
@@ -213,7 +264,7 @@ sw_status sw_library_read_record(spillway *self, struct store_record *out, bool 
     SW_TRY(sw_path_find(path, found));
     if (!*found)
         return SW_OK;
-    SW_TRY(sw_json_read_checked_file(path, RECORD_MOST_BYTES, SW_ERR_CORRUPT, &object));
+    SW_TRY(sw_json_read_checked_file(path, SW_JSON_MOST_WRITTEN_BYTES, SW_ERR_CORRUPT, &object));
     sw_status status = read_members(self, object, out);
     if (status == SW_OK && out->started)
         status = match_tensors(self, json_object_get(object, "tensors"));

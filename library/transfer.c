@@ -4,9 +4,6 @@
 
 #include <string.h>
 
-/* Elements that are added up at once, where they are widened before. */
-enum { ADDED_AT_ONCE = 1 << 16 };
-
 /* A run of elements of one tensor: `count` of them from `from` on, which lie `at` elements behind the first asked for.
  */
 struct run {
@@ -85,11 +82,11 @@ sw_status sw_library_fill(void *context, int64_t unit, int64_t first, int64_t co
 }
 
 sw_status sw_library_add(spillway *self, struct tensor *tensor, sw_dtype type, const void *gradient) {
-    float wide[ADDED_AT_ONCE];
+    float *wide = self->sums;
     if (tensor->gradient == NULL)
         SW_TRY(sw_cast_to_f32(self->stream, .type = type, .elems = tensor->count, .from = gradient, .to = tensor->sum));
-    for (int64_t at = 0; tensor->gradient != NULL && at < tensor->count; at += ADDED_AT_ONCE) {
-        const int64_t count = sw_min_i64(ADDED_AT_ONCE, tensor->count - at);
+    for (int64_t at = 0; tensor->gradient != NULL && at < tensor->count; at += LIBRARY_ADDED_AT_ONCE) {
+        const int64_t count = sw_min_i64(LIBRARY_ADDED_AT_ONCE, tensor->count - at);
         SW_TRY(sw_cast_to_f32(self->stream, .type = type, .elems = count, .from = element(gradient, type, at),
                               .to = wide));
         SW_TRY(sw_add(self->stream, SW_F32, count, tensor->sum + at, wide, tensor->sum + at));

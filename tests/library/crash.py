@@ -32,7 +32,7 @@ def step_of(line):
 
 def kill_at_random(folder, memory_mib, seconds, source):
     """Starts the program again and again, kills it, and lets the last one end. Returns what was wrong."""
-    problems, committed, killed = [], 0, 0
+    problems, committed, killed, training = [], 0, 0, 0
     while True:
         process = start(folder, memory_mib)
         if killed < KILLS:
@@ -40,23 +40,27 @@ def kill_at_random(folder, memory_mib, seconds, source):
             process.kill()
             killed += 1
         lines = process.communicate()[0].splitlines()
+        training += process.returncode == -9 and any(line.startswith("step ") for line in lines)
         begun = [line for line in lines if line.startswith("from step ")]
         if begun and step_of(begun[0]) < committed:
             problems.append(f"step {committed} was committed, and the next process began at {step_of(begun[0])}")
         committed = max([committed, *(step_of(line) for line in lines if line.endswith(" committed"))])
         if process.returncode == 0:
-            return problems
+            return problems + (["no kill met a process that trained"] if training == 0 else [])
         if process.returncode != -9:
             return problems + [f"exit status {process.returncode}: {lines[-1:]}"]
 
 
-def resumes_at_the_last_committed_step(memory_mib):
+def resumes_at_the_last_committed_step(memory_mib, each_step_commits):
     source = random.Random(SEED + memory_mib)
     with tempfile.TemporaryDirectory() as alone, tempfile.TemporaryDirectory() as killed:
         began = time.monotonic()
         output = start(alone, memory_mib).communicate()[0]
         if f"step {STEPS} " not in output:
             return [f"the program did not end: {output[-200:]}"]
+        steps = [line for line in output.splitlines() if line.startswith("step ")]
+        if all(line.endswith(" committed") for line in steps) != each_step_commits:
+            return ["the state does not live where this test wants it"]
         problems = kill_at_random(killed, memory_mib, (time.monotonic() - began) / 3, source)
         if not problems and weights_of(alone) != weights_of(killed):
             problems.append("the weights differ from those of a program that was left alone")
@@ -64,11 +68,11 @@ def resumes_at_the_last_committed_step(memory_mib):
 
 
 def in_host_memory():
-    return resumes_at_the_last_committed_step(64)
+    return resumes_at_the_last_committed_step(64, False)
 
 
 def on_the_drive():
-    return resumes_at_the_last_committed_step(8)
+    return resumes_at_the_last_committed_step(8, True)
 
 
 script_test.run(in_host_memory, on_the_drive)

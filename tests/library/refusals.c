@@ -1,8 +1,12 @@
 /* Refusals of the library: their words, and that they lose nothing. */
 #include "tests/library/support.h"
 
+#include <errno.h>
+#include <jansson.h>
 #include <math.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <sys/wait.h>
 
@@ -30,7 +34,55 @@ static void options_are_checked(void **state) {
     options = library_options(path, HOST);
     options.threads = -1;
     expect(spillway_create(&options, &self), NULL, SPILLWAY_ERROR_ARGUMENT, "threads");
+    expect(spillway_create(&options, NULL), NULL, SPILLWAY_ERROR_ARGUMENT, "out is NULL");
+    expect(spillway_create(NULL, &self), NULL, SPILLWAY_ERROR_ARGUMENT, "SPILLWAY_OPTIONS_INIT");
+    expect(spillway_open(NULL), NULL, SPILLWAY_ERROR_ARGUMENT, "the handle is NULL");
+    expect(spillway_step(NULL, NULL, NULL), NULL, SPILLWAY_ERROR_ARGUMENT, "the handle is NULL");
+    assert_int_equal(spillway_last_step(NULL), -1);
+    assert_string_equal(spillway_note(NULL), "");
     spillway_close(NULL);
+}
+
+/* Programs that were built with a later header have longer structs. What they do not ask for is no reason to refuse. */
+static void structs_of_later_versions_are_taken(void **state) {
+    char path[SUPPORT_PATH_CHARS];
+    struct model m = model_make();
+    struct {
+        struct spillway_options options;
+        uint64_t more;
+    } later = {library_options(library_store(state, path), HOST), 0};
+    struct {
+        struct spillway_result result;
+        uint64_t more;
+    } result = {SPILLWAY_RESULT_INIT, 7};
+    const struct spillway_rates rates = SPILLWAY_RATES_INIT;
+    spillway *self;
+    later.options.size = sizeof later;
+    result.result.size = sizeof result;
+    later.more = 1;
+    expect(spillway_create(&later.options, &self), NULL, SPILLWAY_ERROR_ARGUMENT, "a member of a later version is set");
+    later.more = 0;
+    later.options.threads = 1 << 30;
+    self = model_open(&m, &later.options);
+    model_gradients(&m, 1);
+    model_hand_in(&m, self, SPILLWAY_SET);
+    library_must(spillway_step(self, &rates, &result.result), self, "step");
+    assert_int_equal(result.result.size, sizeof result);
+    assert_int_equal(result.result.step, 1);
+    assert_int_equal(result.more, 7);
+    result.result.size = sizeof result.result - 8;
+    expect(spillway_step(self, &rates, &result.result), self, SPILLWAY_ERROR_ARGUMENT, "SPILLWAY_RESULT_INIT");
+    spillway_close(self);
+    model_free(&m);
+}
+
+/* Jansson's allocator is that of the whole process. */
+static void the_allocator_of_json_stays(void **state) {
+    json_malloc_t allocate;
+    json_free_t release;
+    (void)state;
+    json_get_alloc_funcs(&allocate, &release);
+    assert_true(allocate == malloc && release == free);
 }
 
 static void tensors_are_checked(void **state) {
@@ -47,6 +99,8 @@ static void tensors_are_checked(void **state) {
     bad = good;
     bad.name = "a\nb";
     expect(spillway_add(self, &bad, NULL), self, SPILLWAY_ERROR_ARGUMENT, "name");
+    bad.name = "a\xff";
+    expect(spillway_add(self, &bad, NULL), self, SPILLWAY_ERROR_ARGUMENT, "is not UTF-8");
     bad = good;
     bad.count = 0;
     expect(spillway_add(self, &bad, NULL), self, SPILLWAY_ERROR_ARGUMENT, "'w' has 0 elements");
@@ -80,6 +134,13 @@ static void steps_are_checked(void **state) {
     bad.beta2 = 1.0;
     expect(spillway_step(self, &bad, NULL), self, SPILLWAY_ERROR_ARGUMENT, "beta2");
     bad = good;
+    bad.eps = 0.0;
+    expect(spillway_step(self, &bad, NULL), self, SPILLWAY_ERROR_ARGUMENT, "eps");
+    bad = good;
+    bad.lr = 1e30;
+    library_must(spillway_set_factors(self, 4, 1e30, 1), self, "factors");
+    expect(spillway_step(self, &bad, NULL), self, SPILLWAY_ERROR_ARGUMENT, "lr_scale 1e+30 of 'large.weight'");
+    library_must(spillway_set_factors(self, 4, 1.0, 1), self, "factors");
     bad.lr = NAN;
     expect(spillway_step(self, &bad, NULL), self, SPILLWAY_ERROR_ARGUMENT, "lr");
     memset(note, 'x', SPILLWAY_NOTE_CHARS);
@@ -158,15 +219,58 @@ static void other_tensors_are_refused_by_name(void **state) {
     expect_refusal(&m, TENSORS, &options, SPILLWAY_ERROR_ARGUMENT, "its state in fp32, and state 8bit was asked for");
     options.state = SPILLWAY_STATE_FP32;
     options.host_memory_bytes = 1 << 16;
-    expect_refusal(&m, TENSORS, &options, SPILLWAY_ERROR_BUDGET, "host_memory of 64.00 KiB is too small");
-    options.accumulate = 1;
-    expect_refusal(&m, TENSORS, &options, SPILLWAY_ERROR_BUDGET, "host_memory of 64.00 KiB is too small");
-    options.accumulate = 0;
+    expect_refusal(&m, TENSORS, &options, SPILLWAY_ERROR_BUDGET, "host_memory_bytes, 64.00 KiB, is too small");
     options.host_memory_bytes = HOST;
     self = model_open(&m, &options);
     assert_int_equal(spillway_last_step(self), 0);
     spillway_close(self);
     model_free(&m);
+}
+
+/* Returns the bytes that a refusal asks for. */
+static double needed_bytes(const spillway *self) {
+    double number;
+    char unit;
+    const char *at = strstr(spillway_error(self), "at least ");
+    assert_non_null(at);
+    assert_int_equal(sscanf(at, "at least %lf %ciB", &number, &unit), 2);
+    return number * (unit == 'K' ? 0x1p10 : 0x1p20);
+}
+
+/* What the refusal asks for is what it takes, also where the sums of gradients alone exceed what is allowed. */
+static void a_refused_budget_says_what_is_needed(void **state) {
+    char path[SUPPORT_PATH_CHARS];
+    struct model m = model_make();
+    struct spillway_options options = library_options(library_store(state, path), 1 << 16);
+    options.accumulate = 1;
+    spillway *self = model_describe(&m, &options, NULL);
+    expect(spillway_open(self), self, SPILLWAY_ERROR_BUDGET, "host_memory_bytes, 64.00 KiB, is too small");
+    const double needed = needed_bytes(self);
+    spillway_close(self);
+    options.host_memory_bytes = (uint64_t)(0.98 * needed);
+    expect_refusal(&m, TENSORS, &options, SPILLWAY_ERROR_BUDGET, "is too small");
+    options.host_memory_bytes = (uint64_t)(1.02 * needed);
+    spillway_close(model_open(&m, &options));
+    model_free(&m);
+}
+
+static void too_many_tensors_are_refused(void **state) {
+    enum { MANY = 30000 };
+    char path[SUPPORT_PATH_CHARS], name[SPILLWAY_NAME_CHARS];
+    static float weight;
+    const struct spillway_options options = library_options(library_store(state, path), HOST);
+    spillway *self = NULL;
+    library_must(spillway_create(&options, &self), NULL, "create");
+    for (int t = 0; t < MANY; t++) {
+        struct spillway_tensor tensor = SPILLWAY_TENSOR_INIT;
+        snprintf(name, sizeof name, "%0250d", t);
+        tensor.name = name;
+        tensor.count = 1;
+        tensor.weights = &weight;
+        library_must(spillway_add(self, &tensor, NULL), self, "add");
+    }
+    expect(spillway_open(self), self, SPILLWAY_ERROR_ARGUMENT, "30000 tensors are too many");
+    spillway_close(self);
 }
 
 static void other_folders_are_refused(void **state) {
@@ -177,12 +281,35 @@ static void other_folders_are_refused(void **state) {
     support_write(state, "store/other", "x", 1, file);
     expect_refusal(&m, TENSORS, &options, SPILLWAY_ERROR_ARGUMENT, "not empty");
     unlink(file);
+    assert_int_equal(rmdir(path), 0);
+    assert_int_equal(mkdir(path, 0700), 0);
     support_write(state, "store/tensors.json", "{", 1, file);
     expect_refusal(&m, TENSORS, &options, SPILLWAY_ERROR_CORRUPT, "tensors.json");
     unlink(file);
     options.store = support_path(state, "none/store", file);
     expect_refusal(&m, TENSORS, &options, SPILLWAY_ERROR_IO, "none/store");
     model_free(&m);
+}
+
+/* A process that died within the first write of tensors.json leaves its lock and a partial file. */
+static void what_a_death_leaves_is_no_obstacle(void **state) {
+    char path[SUPPORT_PATH_CHARS], file[SUPPORT_PATH_CHARS];
+    struct model m = model_make();
+    const struct spillway_options options = library_options(library_store(state, path), HOST);
+    assert_int_equal(mkdir(path, 0700), 0);
+    support_write(state, "store/store.lock", "", 0, file);
+    support_write(state, "store/tensors.json.partial", "{", 1, file);
+    spillway_close(model_open(&m, &options));
+    assert_int_equal(access(file, F_OK), -1);
+    model_free(&m);
+}
+
+/* After a failure the folder has the lock's file alone. */
+static void expect_nothing_left(void *const *state) {
+    char path[SUPPORT_PATH_CHARS];
+    assert_int_equal(unlink(support_path(state, "store/store.lock", path)), 0);
+    if (rmdir(library_store(state, path)) != 0)
+        fail_msg("%s: %s", path, strerror(errno));
 }
 
 /* The drive has no room: nothing is left, and a smaller store can be made there. */
@@ -206,9 +333,93 @@ static void a_full_drive_is_an_error(void **state) {
     expect(spillway_open(self), self, SPILLWAY_ERROR_SPACE, "store");
     expect(spillway_open(self), self, SPILLWAY_ERROR_ARGUMENT, "can only be closed");
     spillway_close(self);
+    expect_nothing_left(state);
     munmap(huge.weights, (size_t)huge.count * sizeof(float));
     self = model_open(&m, &options);
     spillway_close(self);
+    model_free(&m);
+}
+
+/* A limit on the size of files is an error, and not the end of the process, which SIGXFSZ would be. */
+static void a_limit_on_files_is_an_error(void **state) {
+    char path[SUPPORT_PATH_CHARS];
+    struct model m = model_make();
+    const struct spillway_options options = library_options(library_store(state, path), HOST);
+    struct rlimit before, small;
+    sigset_t pending;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    small = before;
+    small.rlim_cur = 1 << 16;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    spillway *self = model_describe(&m, &options, NULL);
+    const int status = spillway_open(self);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    expect(status, self, SPILLWAY_ERROR_SPACE, "too large");
+    sigpending(&pending);
+    assert_false(sigismember(&pending, SIGXFSZ));
+    spillway_close(self);
+    expect_nothing_left(state);
+    model_free(&m);
+}
+
+/* A step whose store lost its name is not reported as committed, and closing gives it the name back. */
+static void a_removed_store_is_no_commit(void **state) {
+    char path[SUPPORT_PATH_CHARS], file[SUPPORT_PATH_CHARS];
+    struct model m = model_make();
+    const struct spillway_options options = library_options(library_store(state, path), HOST);
+    const struct spillway_rates rates = SPILLWAY_RATES_INIT;
+    spillway *self = model_open(&m, &options);
+    model_gradients(&m, 1);
+    model_hand_in(&m, self, SPILLWAY_SET);
+    assert_int_equal(unlink(support_path(state, "store/store.spillway", file)), 0);
+    expect(spillway_step(self, &rates, NULL), self, SPILLWAY_ERROR_IO, "store.spillway");
+    spillway_close(self);
+    self = model_open(&m, &options);
+    assert_int_equal(spillway_last_step(self), 1);
+    spillway_close(self);
+    model_free(&m);
+}
+
+/* The program changes its directory while a store of a relative path is open. */
+static void a_relative_path_stays_right(void **state) {
+    char path[SUPPORT_PATH_CHARS], *before = getcwd(NULL, 0);
+    struct model m = model_make();
+    const struct spillway_options options = library_options("store", HOST);
+    const struct spillway_rates rates = SPILLWAY_RATES_INIT;
+    assert_non_null(before);
+    assert_int_equal(chdir(((struct support_folder *)*state)->path), 0);
+    spillway *self = model_open(&m, &options);
+    assert_int_equal(chdir(before), 0);
+    model_gradients(&m, 1);
+    model_hand_in(&m, self, SPILLWAY_SET);
+    library_must(spillway_step(self, &rates, NULL), self, "step");
+    spillway_close(self);
+    const struct spillway_options absolute = library_options(library_store(state, path), HOST);
+    self = model_open(&m, &absolute);
+    assert_int_equal(spillway_last_step(self), 1);
+    spillway_close(self);
+    free(before);
+    model_free(&m);
+}
+
+/* A child process that lives on, such as a loader of data, does not keep its parent from opening the store again. */
+static void a_child_does_not_keep_the_store(void **state) {
+    char path[SUPPORT_PATH_CHARS], byte;
+    struct model m = model_make();
+    const struct spillway_options options = library_options(library_store(state, path), HOST);
+    int ends[2], status;
+    spillway *self = model_open(&m, &options);
+    assert_int_equal(pipe(ends), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        close(ends[1]);
+        _exit((int)read(ends[0], &byte, 1));
+    }
+    close(ends[0]);
+    spillway_close(self);
+    spillway_close(model_open(&m, &options));
+    close(ends[1]);
+    assert_true(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
     model_free(&m);
 }
 
@@ -264,12 +475,21 @@ static void messages_go_to_the_listener(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         IN_FOLDER(options_are_checked),
+        IN_FOLDER(structs_of_later_versions_are_taken),
+        cmocka_unit_test(the_allocator_of_json_stays),
         IN_FOLDER(tensors_are_checked),
         IN_FOLDER(steps_are_checked),
         IN_FOLDER(zeros_stand_for_missing_gradients),
         IN_FOLDER(other_tensors_are_refused_by_name),
+        IN_FOLDER(a_refused_budget_says_what_is_needed),
+        IN_FOLDER(too_many_tensors_are_refused),
         IN_FOLDER(other_folders_are_refused),
+        IN_FOLDER(what_a_death_leaves_is_no_obstacle),
         IN_FOLDER(a_full_drive_is_an_error),
+        IN_FOLDER(a_limit_on_files_is_an_error),
+        IN_FOLDER(a_removed_store_is_no_commit),
+        IN_FOLDER(a_relative_path_stays_right),
+        IN_FOLDER(a_child_does_not_keep_the_store),
         IN_FOLDER(a_fork_is_refused),
         IN_FOLDER(messages_go_to_the_listener),
     };

@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-enum { STEPS = 50, NAN_STEP = 17, FACTORS_STEP = 25, CHANGED = 4, STATE_PARTS = 3 };
+enum { STEPS = 50, NAN_STEP = 17, FACTORS_STEP = 25, CHANGED = 4, STATE_PARTS = 3, COMMITTED_STEP = 3 };
 #define CLIP_EPSILON 1e-6
 #define ALL_ON_HOST (INT64_C(256) << 20)
 
@@ -175,8 +175,9 @@ static void has_the_bits_of_the_reference_on_the_drive(void **state) {
     follow_reference(state, INT64_C(4) << 20, 1, true);
 }
 
-/* Makes the state of a store after some steps: all tensors' weights and moments. */
-static float *train_for(void **state, int64_t host_memory_bytes, int format, int64_t *out_elems) {
+/* Makes the state of a store after some steps: all tensors' weights and moments. `again`: the store is closed and
+ * opened after each step. */
+static float *train_for(void **state, int64_t host_memory_bytes, int format, bool again, int64_t *out_elems) {
     char path[SUPPORT_PATH_CHARS];
     struct model m = model_make();
     struct spillway_options options = library_options(library_store(state, path), host_memory_bytes);
@@ -187,6 +188,10 @@ static float *train_for(void **state, int64_t host_memory_bytes, int format, int
         model_gradients(&m, step);
         model_hand_in(&m, self, SPILLWAY_SET);
         library_must(spillway_step(self, &rates, NULL), self, "step");
+        if (again) {
+            spillway_close(self);
+            self = model_open(&m, &options);
+        }
     }
     int64_t elems = 0;
     float *all = calloc(STATE_PARTS * TENSORS * (size_t)MOST_ELEMS, sizeof *all);
@@ -201,12 +206,12 @@ static float *train_for(void **state, int64_t host_memory_bytes, int format, int
     return all;
 }
 
-static void narrow_state_has_the_same_bits_everywhere(void **state) {
+static void narrow_state_has_the_same_bits_everywhere_and_after_a_resume(void **state) {
     float *moments[2] = {NULL, NULL};
     for (int format = SPILLWAY_STATE_BF16; format <= SPILLWAY_STATE_8BIT; format++) {
         int64_t elems[2];
-        float *host = train_for(state, ALL_ON_HOST, format, &elems[0]);
-        float *drive = train_for(state, INT64_C(4) << 20, format, &elems[1]);
+        float *host = train_for(state, ALL_ON_HOST, format, false, &elems[0]);
+        float *drive = train_for(state, INT64_C(4) << 20, format, true, &elems[1]);
         assert_int_equal(elems[0], elems[1]);
         assert_memory_equal(host, drive, (size_t)elems[0] * sizeof *host);
         free(drive);
@@ -316,25 +321,36 @@ static void has_the_bits_of_the_engine(void **state) {
     free(records);
 }
 
-/* A step is committed, the handle closed without a save, and opened in another order with other weights in memory. */
+/* Hands in the gradients of a model whose tensors were registered in this order (NULL: their own), and runs the step.
+ */
+static void step_in_order(const struct model *m, spillway *self, const int *order, int64_t step) {
+    struct spillway_rates rates = rates_of(step);
+    rates.note = step == COMMITTED_STEP ? "read up to \"line 3\"\n\xc3\xa9" : "another";
+    for (int i = 0; i < TENSORS; i++) {
+        const int t = order != NULL ? order[i] : i;
+        library_must(spillway_gradient(self, i, (int)m->type[t], m->gradients[t], SPILLWAY_SET), self, "gradient");
+    }
+    library_must(spillway_step(self, &rates, NULL), self, "step");
+}
+
+/* A step is committed and another one not, the handle closed without a save, and opened in another order with other
+ * weights in memory. It goes on with the bits of the reference, which was not interrupted, also for changed factors. */
 static void resumes_in_any_order(void **state) {
     static const int other[TENSORS] = {6, 2, 0, 1, 5, 4, 3};
     char path[SUPPORT_PATH_CHARS];
     struct model m = model_make();
+    struct reference r = reference_open(&m);
     struct spillway_options options = library_options(library_store(state, path), ALL_ON_HOST);
-    options.save_every = 3;
+    options.save_every = COMMITTED_STEP;
     spillway *self = model_open(&m, &options);
-    char *kept[TENSORS];
-    for (int64_t step = 1; step <= 4; step++) {
-        struct spillway_rates rates = rates_of(step);
-        rates.note = step == 3 ? "read up to \"line 3\"\n\xc3\xa9" : "another";
+    for (int64_t step = 1; step <= COMMITTED_STEP + 1; step++) {
+        const struct spillway_rates rates = rates_of(step);
+        if (step == 2)
+            change_factors(&m, self, &r);
         model_gradients(&m, step);
-        model_hand_in(&m, self, SPILLWAY_SET);
-        library_must(spillway_step(self, &rates, NULL), self, "step");
-        for (int t = 0; step == 3 && t < TENSORS; t++) {
-            kept[t] = malloc((size_t)m.count[t] * sizeof(float));
-            memcpy(kept[t], m.weights[t], (size_t)m.count[t] * sizeof(float));
-        }
+        if (step <= COMMITTED_STEP)
+            reference_step(&r, &m, &rates);
+        step_in_order(&m, self, NULL, step);
     }
     spillway_close(self);
     for (int t = 0; t < TENSORS; t++)
@@ -342,14 +358,49 @@ static void resumes_in_any_order(void **state) {
     options.host_memory_bytes = 8 << 20;
     self = model_describe(&m, &options, other);
     library_must(spillway_open(self), self, "open again");
-    assert_int_equal(spillway_last_step(self), 3);
+    assert_int_equal(spillway_last_step(self), COMMITTED_STEP);
     assert_string_equal(spillway_note(self), "read up to \"line 3\"\n\xc3\xa9");
-    for (int t = 0; t < TENSORS; t++) {
-        assert_memory_equal(m.weights[t], kept[t], (size_t)(m.count[t] * sw_dtype_bytes(m.type[t])));
-        free(kept[t]);
+    expect_weights(&r, &m, COMMITTED_STEP);
+    for (int64_t step = COMMITTED_STEP + 1; step <= 2 * COMMITTED_STEP; step++) {
+        const struct spillway_rates rates = rates_of(step);
+        model_gradients(&m, step);
+        reference_step(&r, &m, &rates);
+        step_in_order(&m, self, other, step);
+        expect_weights(&r, &m, step);
     }
     spillway_close(self);
+    reference_close(&r);
     model_free(&m);
+}
+
+/* Reading all of a tensor's state reads its part of the drive once, and not once for each part of a chunk. */
+static void a_read_reads_the_drive_once(void **state) {
+    enum { GRAINS = 64 };
+    char path[SUPPORT_PATH_CHARS];
+    const int64_t count = GRAINS * SW_GRAIN_ELEMS;
+    const struct spillway_options options = library_options(library_store(state, path), INT64_C(10) << 20);
+    struct spillway_usage before = SPILLWAY_USAGE_INIT, after = SPILLWAY_USAGE_INIT;
+    struct spillway_tensor tensor = SPILLWAY_TENSOR_INIT;
+    float *weights = calloc((size_t)count, sizeof *weights), *out = calloc((size_t)count, sizeof *out);
+    spillway *self = NULL;
+    assert_true(weights != NULL && out != NULL);
+    for (int64_t i = 0; i < count; i++)
+        weights[i] = (float)i;
+    tensor.name = "w";
+    tensor.count = count;
+    tensor.weights = weights;
+    library_must(spillway_create(&options, &self), NULL, "create");
+    library_must(spillway_add(self, &tensor, NULL), self, "add");
+    library_must(spillway_open(self), self, "open");
+    library_must(spillway_get_usage(self, &before), self, "usage");
+    assert_int_equal(before.state_host_bytes, 0);
+    library_must(spillway_read(self, 0, SPILLWAY_MASTER, 1, count - 2, out), self, "read");
+    library_must(spillway_get_usage(self, &after), self, "usage");
+    assert_memory_equal(out, weights + 1, (size_t)(count - 2) * sizeof *out);
+    assert_true(after.read_bytes > before.read_bytes && after.read_bytes - before.read_bytes <= before.state_bytes);
+    spillway_close(self);
+    free(weights);
+    free(out);
 }
 
 #define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, support_make_folder, library_remove_folder)
@@ -358,10 +409,11 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         IN_FOLDER(has_the_bits_of_the_reference_in_host_memory),
         IN_FOLDER(has_the_bits_of_the_reference_on_the_drive),
-        IN_FOLDER(narrow_state_has_the_same_bits_everywhere),
+        IN_FOLDER(narrow_state_has_the_same_bits_everywhere_and_after_a_resume),
         IN_FOLDER(gradients_add_up),
         IN_FOLDER(has_the_bits_of_the_engine),
         IN_FOLDER(resumes_in_any_order),
+        IN_FOLDER(a_read_reads_the_drive_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

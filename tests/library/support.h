@@ -19,7 +19,7 @@ static inline const char *library_store(void *const *state, char buffer[SUPPORT_
 
 static inline int library_remove_store(void **state) {
     static const char *const names[] = {"store/store.spillway", "store/tensors.json", "store/store.lock",
-                                        "store/other"};
+                                        "store/tensors.json.partial", "store/other"};
     char path[SUPPORT_PATH_CHARS];
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         unlink(support_path(state, names[i], path));
