@@ -40,8 +40,8 @@ sw_status sw_json_decode(struct sw_json_source source, json_t **out);
  * error. The caller releases *out. */
 sw_status sw_json_try(const char *text, size_t bytes, json_t **out);
 
-/* Defined only by a library, in whose process others may use Jansson: its allocator is that of the process, and stays as
- * it is. The results of json_pack and the like then tell alone whether memory ran out. */
+/* Defined only by a library, in whose process others may use Jansson: its allocator is that of the process, and stays
+ * as it is. The results of json_pack and the like then tell alone whether memory ran out. */
 extern const bool sw_json_is_shared __attribute__((weak));
 
 /* Tells whether memory ever ran out for a value, since the object that should hold it then silently lacks it. */

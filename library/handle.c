@@ -35,7 +35,7 @@ static_assert((int)SPILLWAY_STATE_FP32 == (int)SW_OPTIMIZER_FP32 &&
                   (int)SPILLWAY_STATE_8BIT == (int)SW_OPTIMIZER_8BIT,
               "formats of the state are numbered alike");
 
-/* A chunk is a few MiB, as in training; few and small chunks do for few and small tensors. */
+/* A chunk is a few MiB, as in training. Tensors that fill less need no larger one. */
 enum { CHUNK_GRAINS = 16, IO_DEPTH = 32 };
 /* The device's tier is empty: its budget never decides. */
 #define NO_LIMIT_BYTES (INT64_C(1) << 60)

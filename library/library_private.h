@@ -61,7 +61,7 @@ struct spillway {
     char note[SPILLWAY_NOTE_CHARS]; /* of the commit that was resumed */
 };
 
-/* The content of tensors.json, beside the tensors. */
+/* The members of tensors.json other than the list of tensors. */
 struct store_record {
     char id[SW_STORE_ID_CHARS];
     sw_optimizer_format state;

@@ -10,12 +10,13 @@
  *     then step after step: spillway_gradient for each tensor → spillway_step
  *     spillway_close
  *
- * Memory. Beside the caller's weights and gradients the library takes what host_memory_bytes allows: staging rings of
- * some tens of MiB, and the optimizer state of as many tensors as fit. The rest of the state lies on the drive only.
+ * Memory. In addition to the caller's weights and gradients the library takes what host_memory_bytes allows: staging
+ * rings of some tens of MiB, and the optimizer state of as many tensors as fit. The rest of the state is on the drive
+ * only.
  * With `accumulate` it also takes 4 bytes for each parameter, within the same budget. spillway_usage tells.
  *
  * Durability. The store's folder holds "store.spillway" (two generations of all optimizer state), "tensors.json" (what
- * was registered) and "store.lock". If the whole state lies on the drive, each step is committed before spillway_step
+ * was registered) and "store.lock". If the whole state is on the drive, each step is committed before spillway_step
  * returns; else each `save_every` steps, and by spillway_save. After a crash, at any instant, spillway_open resumes at
  * the last committed step and writes its weights to the caller's tensors. File space is reserved at creation, so a step
  * never finds the disk full.
@@ -26,10 +27,12 @@
  * changes nothing. The caller's weights may then be of two steps: open the store again, which writes all of them.
  *
  * Threads. One handle is used by one thread at a time; different handles are independent. The library has threads of
- * its own, which a fork does not copy: in a child process each call with a handle of the parent is refused.
+ * its own, which take no signals of the program. A fork does not copy them: in a child process each call with a handle
+ * of the parent is refused. A child that outlives its parent keeps the store locked until it ends, too.
  *
  * ABI. Names and numbers of this header stay as they are within soname version 0. Structs begin with their size, set by
- * their SPILLWAY_..._INIT, so that later versions can append members; a member that is 0 has its default. */
+ * their SPILLWAY_..._INIT, and later versions append members, for which 0 means what this version does. So programs and
+ * libraries of different versions work together, unless a program asks for what its library lacks. */
 #ifndef SPILLWAY_H
 #define SPILLWAY_H
 
@@ -76,7 +79,7 @@ struct spillway_options {
     const char *store; /* the store's folder, made if it is missing; its parent exists */
     uint64_t host_memory_bytes;
     int state;          /* SPILLWAY_STATE_..., of a new store; an existing one keeps its own, and refuses another */
-    int threads;        /* cores that the library uses; 0: all that the process may use */
+    int threads;        /* cores that the library uses, at most those that the process may use; 0: all of these */
     int64_t save_every; /* steps from commit to commit where not each step commits; 0 for 1 */
     int accumulate;     /* nonzero: gradients may be added up (SPILLWAY_ADD) */
     int zero_missing_gradients; /* nonzero: a tensor without a gradient has one of zeros; else a step refuses it */
@@ -102,8 +105,8 @@ struct spillway_tensor {
 /* The rates of a step. */
 struct spillway_rates {
     size_t size;
-    double lr, beta1, beta2, eps, weight_decay;
-    double clip;      /* the largest global norm of the gradients; 0: they are not clipped */
+    double lr, beta1, beta2, eps, weight_decay; /* eps is at least FLT_MIN: with 0, a gradient of 0 gives NaN */
+    double clip;                                /* the largest global norm of the gradients; 0: they are not clipped */
     const char *note; /* text that the step's commit keeps, such as the position in the data; NULL: "" */
 };
 #define SPILLWAY_RATES_INIT                                                                                            \
@@ -115,7 +118,7 @@ struct spillway_result {
     double grad_norm;      /* global norm before clipping; NaN or infinite where the step was skipped */
     int skipped;           /* nonzero: a gradient was not finite, and the state stays as it was */
     int64_t applied_steps; /* steps that were not skipped: the t of AdamW's bias correction */
-    int committed;         /* nonzero: this step survives a crash */
+    int committed;         /* nonzero: this step survives a crash, in a store that still has its name */
 };
 #define SPILLWAY_RESULT_INIT                                                                                           \
     { sizeof(struct spillway_result), 0, 0.0, 0, 0, 0 }
@@ -144,7 +147,7 @@ enum { SPILLWAY_MASTER = 0, SPILLWAY_FIRST_MOMENT = 1, SPILLWAY_SECOND_MOMENT = 
 /* Returns the version of the library that is loaded: major·1000000 + minor·1000 + patch. */
 int spillway_version(void);
 
-/* Returns the name of a status, such as "no space". Never NULL; a literal. */
+/* Returns the name of a status, such as "no space left". Never NULL; a literal. */
 const char *spillway_status_name(int status);
 
 /* Sends messages of the library, one line each without line end, to a function; NULL, as at first: nowhere. For the
@@ -196,13 +199,13 @@ int spillway_read(spillway *self, int64_t index, int part, int64_t first, int64_
 /* Fills in the memory and the bytes of an open store. */
 int spillway_get_usage(spillway *self, struct spillway_usage *out);
 
-/* Returns the reason of the last failure of a handle, or, for NULL, of this thread's last spillway_create: one
- * sentence,
- * "" if there was none. Valid until the next call with the handle. */
+/* Returns the reason of the last failure of a handle, or, for NULL, of this thread's last call without a handle, such
+ * as spillway_create: one sentence, "" if there was none. Valid until the next such call. */
 const char *spillway_error(const spillway *self);
 
-/* Closes a handle; NULL is allowed. Steps since the last commit are not committed: call spillway_save before. In a
- * child process of the one that made the handle it does nothing. */
+/* Closes a handle; NULL is allowed. Steps since the last commit are not committed: call spillway_save before. If the
+ * store's file was removed meanwhile, writes it again. In a child process of the one that made the handle it does
+ * nothing. */
 void spillway_close(spillway *self);
 
 #ifdef __cplusplus

@@ -2,6 +2,7 @@
 #include "tests/library/support.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
 #include <signal.h>
@@ -237,7 +238,7 @@ static double needed_bytes(const spillway *self) {
     return number * (unit == 'K' ? 0x1p10 : 0x1p20);
 }
 
-/* What the refusal asks for is what it takes, also where the sums of gradients alone exceed what is allowed. */
+/* The refusal asks for what it takes, also where the sums of gradients alone exceed what is allowed. */
 static void a_refused_budget_says_what_is_needed(void **state) {
     char path[SUPPORT_PATH_CHARS];
     struct model m = model_make();
@@ -470,6 +471,41 @@ static void messages_go_to_the_listener(void **state) {
     model_free(&m);
 }
 
+/* The record of a commit is damaged after the commit: the step before it is opened, and the listener hears of the loss.
+ */
+static void a_lost_commit_is_told(void **state) {
+    static const char record[] = "{\"step\":2";
+    char path[SUPPORT_PATH_CHARS], file[SUPPORT_PATH_CHARS];
+    struct model m = model_make();
+    struct stat info;
+    const struct spillway_options options = library_options(library_store(state, path), HOST);
+    const struct spillway_rates rates = SPILLWAY_RATES_INIT;
+    int warnings = 0;
+    spillway *self = model_open(&m, &options);
+    for (int64_t step = 1; step <= 2; step++) {
+        model_gradients(&m, step);
+        model_hand_in(&m, self, SPILLWAY_SET);
+        library_must(spillway_step(self, &rates, NULL), self, "step");
+    }
+    spillway_close(self);
+    const int fd = open(support_path(state, "store/store.spillway", file), O_RDWR);
+    assert_int_equal(fstat(fd, &info), 0);
+    char *bytes = mmap(NULL, (size_t)info.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    assert_true(bytes != MAP_FAILED);
+    char *at = memmem(bytes, (size_t)info.st_size, record, strlen(record));
+    assert_non_null(at);
+    at[strlen(record) - 1] = '3';
+    munmap(bytes, (size_t)info.st_size);
+    close(fd);
+    spillway_set_log(count_line, &warnings);
+    self = model_open(&m, &options);
+    spillway_set_log(NULL, NULL);
+    assert_int_equal(spillway_last_step(self), 1);
+    assert_int_equal(warnings, 1);
+    spillway_close(self);
+    model_free(&m);
+}
+
 #define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, support_make_folder, library_remove_folder)
 
 int main(void) {
@@ -492,6 +528,7 @@ int main(void) {
         IN_FOLDER(a_child_does_not_keep_the_store),
         IN_FOLDER(a_fork_is_refused),
         IN_FOLDER(messages_go_to_the_listener),
+        IN_FOLDER(a_lost_commit_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
