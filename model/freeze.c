@@ -175,24 +175,6 @@ sw_status sw_tuning_check(const struct sw_tuning *tuning) {
     return check_freeze(tuning->freeze);
 }
 
-/* Refuses parts of --lora-targets that name the experts of a layer where these are one tensor of each kind: an adapter
- * belongs to one matrix. */
-static sw_status check_joined_targets(const struct sw_lora *lora, const struct sw_model_config *config) {
-    static const char *const of_experts[] = {SW_LORA_ALL, SW_LORA_MLP, "experts"};
-    const char *text = lora->targets != NULL ? lora->targets : SW_LORA_ALL;
-    for (size_t length; config->joined_experts && *text != 0; text += length + (text[length] == ',')) {
-        length = strcspn(text, ",");
-        for (size_t i = 0; i < sizeof of_experts / sizeof of_experts[0]; i++)
-            if (strlen(of_experts[i]) == length && strncmp(text, of_experts[i], length) == 0)
-                return sw_fail(
-                    SW_ERR_UNSUPPORTED,
-                    "'%s' in --lora-targets names experts, and those of %s are one tensor for all of a layer, "
-                    "which gets no adapter; give --lora-targets attention",
-                    of_experts[i], config->family);
-    }
-    return SW_OK;
-}
-
 sw_status sw_tuning_apply(const struct sw_tuning *tuning, const struct sw_model_config *config, int ranks,
                           int64_t tiles, struct sw_units *units) {
     const struct sw_unit *embedding = &units->unit[0];
@@ -200,8 +182,6 @@ sw_status sw_tuning_apply(const struct sw_tuning *tuning, const struct sw_model_
     if (!sw_tuning_freezes(tuning))
         return SW_OK;
     units->base = (sw_base_format)tuning->base;
-    if (tuning->lora.rank > 0)
-        SW_TRY(check_joined_targets(&tuning->lora, config));
     SW_TRY(tuning->lora.rank > 0 ? sw_lora_add(&tuning->lora, config, ranks > 1, tiles, units)
                                  : freeze_tensors(tuning->freeze, config, block_units, ranks > 1, units));
     /* Its gradient comes first, and that of a tied table begins with the head. */

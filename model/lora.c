@@ -182,20 +182,42 @@ static sw_status add_adapter(const struct adapted *adapted, int64_t u, const str
     return add_factor(adapted, u, of, SW_LORA_B, (int64_t[]){of->outputs, rank}, &b);
 }
 
+/* Tells whether a part of --lora-targets is a word that stands for experts too. */
+static bool means_experts(const char *part) {
+    return strcmp(part, SW_LORA_ALL) == 0 || strcmp(part, SW_LORA_MLP) == 0 || strcmp(part, SW_LORA_EXPERTS) == 0;
+}
+
+/* Refuses a part of --lora-targets that names experts where those of a layer are one tensor: an adapter belongs to one
+ * matrix. */
+static sw_status refuse_joined_experts(const struct adapted *adapted, int64_t u, const char *part) {
+    const struct sw_unit *unit = &adapted->units->unit[u];
+    for (int64_t t = 0; t < unit->tensor_count; t++) {
+        const char *name = unit->tensor[t].name;
+        char module[SW_TENSOR_NAME_CHARS];
+        sw_lora_module(name, module);
+        if (strstr(name, ".experts.") != NULL && (means_experts(part) || names(part, module) || names(part, name)))
+            return sw_fail(SW_ERR_UNSUPPORTED,
+                           "'%s' in --lora-targets names experts, and those of %s are one tensor for all of a layer, "
+                           "which gets no adapter; give --lora-targets attention",
+                           part, adapted->config->family);
+    }
+    return SW_OK;
+}
+
 /* Adds the adapters of experts that a part of --lora-targets names, matrix after matrix, so that those of one kind are
  * the same distance apart. */
 static sw_status add_to_experts(const struct adapted *adapted, int64_t u, const char *part, bool *found) {
     const char *prefix = sw_family_find(adapted->config->family)->names->expert;
     const struct sw_unit *unit = &adapted->units->unit[u];
     const int64_t tensors = unit->tensor_count;
-    const bool all =
-        strcmp(part, SW_LORA_ALL) == 0 || strcmp(part, SW_LORA_MLP) == 0 || strcmp(part, SW_LORA_EXPERTS) == 0;
+    if (adapted->config->joined_experts)
+        return refuse_joined_experts(adapted, u, part);
     for (int64_t t = 0; adapted->config->experts > 0 && t < tensors && !unit->tensor[t].added; t++) {
         struct matrix of;
         if (strstr(unit->tensor[t].name, prefix) == NULL || unit->tensor[t].dims != 2)
             continue;
         describe(adapted, &unit->tensor[t], &of);
-        if (!all && !names(part, of.module))
+        if (!means_experts(part) && !names(part, of.module))
             continue;
         *found = true;
         SW_TRY(add_adapter(adapted, u, &of));

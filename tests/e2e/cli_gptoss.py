@@ -184,7 +184,7 @@ def what_is_wrong_is_refused():
         ("a base that no adapters train on", train(PUBLISHED, "none", "--freeze", "*.experts.*", "--base-format", "mxfp4"),
          "--base-format mxfp4", "--lora")])
     for flags in (("--tensor", 2, "--ranks", 2), ("--experts", 2, "--ranks", 2), ("--expert-group", 2), ("--tiles", 2),
-                  ("--lora", 4), ("--lora", 4, "--lora-targets", "q_proj,experts"), ("--precision", "fp8", "--optimizer-state", "bf16")):
+                  ("--lora", 4), ("--lora", 4, "--lora-targets", "q_proj,experts"), ("--lora", 4, "--lora-targets", "gate_up_proj"), ("--precision", "fp8", "--optimizer-state", "bf16")):
         problems += program.refused(flags[0], ["plan", "--model", "gpt-oss-20b", *flags], flags[0],
                                     "--lora-targets" if flags[0] == "--lora" else "gpt_oss")
     return problems
