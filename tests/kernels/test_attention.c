@@ -343,7 +343,7 @@ static void document_alone(struct pair *pair, const struct sw_attention *packed,
 }
 
 static void documents_alone(struct pair *pair) {
-    const struct shape shape = {1, 333, 4, 2, 16, 0, 90, 130};
+    const struct shape shape = {1, 333, 2, 1, 16, 0, 90, 130};
     struct buffer starts = document_starts(&shape);
     struct sw_attention a = attention_of(&shape);
     a.document_start = starts.data;
@@ -382,7 +382,7 @@ static void run_sequence(struct sw_stream *stream, const struct sw_attention *al
 
 /* A sequence has the same bits in every run and in whatever batch it comes. */
 static void sequences_alone(struct pair *pair) {
-    const struct shape shape = {3, 150, 4, 2, 64, 0, 0, 0};
+    const struct shape shape = {3, 150, 2, 1, 64, 0, 0, 0};
     const struct sw_attention a = attention_of(&shape);
     struct tensors once = make_tensors(pair->device, &a, SW_BF16), again = make_tensors(pair->device, &a, SW_BF16);
     run(pair->stream, &a, SW_BF16, &once);
