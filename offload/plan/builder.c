@@ -121,8 +121,8 @@ static void add_access(struct sw_builder *b, bool write, const struct sw_operand
     access->role = sw_role_of(op, access);
 }
 
-/* Returns the bytes of a piece that an op uses. Square sums lie by grain in the piece of their unit; of other contents
- * a piece holds the op's grains alone. */
+/* Returns the bytes of a piece that an op uses. A unit's piece of square sums has one
+ * number per grain; a piece of another content holds only the op's grains. */
 static struct extent extent_of(const struct sw_builder *b, const struct sw_op *op, const struct sw_operand *place,
                                sw_content content) {
     const struct sw_slot *slot = &b->plan->slot[place->slot];

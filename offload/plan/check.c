@@ -69,14 +69,14 @@ static unsigned needed_by(const struct sw_plan *plan, const struct sw_op *op) {
     return roles;
 }
 
-/* Tells whether an op that belongs to this rank's grains alone has none, and so no operands. */
+/* Tells whether an op works only on this rank's grains and has none of them, and so no operands. */
 static bool is_idle(const struct sw_op *op) {
     const bool of_rank =
         op->kind == SW_OP_QUANTIZE_WEIGHTS || op->kind == SW_OP_DEQUANTIZE_GRADIENTS || op->level == SW_LEVEL_ACROSS;
     return of_rank && op->grains == 0;
 }
 
-/* Returns the bytes of the chunks that lie in an op's bucket before the chunk of `rank`. */
+/* Returns the bytes of the chunks of earlier ranks in an op's bucket. */
 static int64_t bytes_before(const struct sw_plan *plan, const struct sw_op *op, sw_content content, int rank) {
     return sw_plan_bucket_grains(plan, op->unit, op->chunk, rank) * sw_plan_grain_bytes(plan, content, op->unit);
 }
@@ -101,11 +101,11 @@ static int64_t own_rows_at(const struct sw_plan *plan, const struct sw_access *a
     return sw_plan_rows_of(plan, plan->spec.tensor.rank).first_grain * sw_plan_row_bytes(plan);
 }
 
-/* Returns where the op's grains begin in a piece. A chunk of a rank's shard lies in a bucket behind those of the ranks
- * before; square sums lie by grain in the piece of their unit. */
+/* Returns where the op's grains begin in a piece. In a bucket a rank's chunk follows the chunks of earlier ranks; a
+ * unit's piece of square sums has one number per grain. */
 static int64_t offset_in_piece(const struct sw_plan *plan, const struct sw_op *op, const struct sw_access *access) {
     if (access->content == SW_CONTENT_SQUARE_SUMS && op->unit < 0)
-        return 0; /* those of all units */
+        return 0; /* all units' sums have one index */
     if (access->content == SW_CONTENT_SQUARE_SUMS)
         return (op->first_grain - sw_plan_trained(plan, op->unit).first_grain) * (int64_t)sizeof(double);
     if (access->content == SW_CONTENT_BLOCK_OUTPUT)
@@ -126,8 +126,8 @@ static struct extent of_transfer(const struct sw_plan *plan, const struct sw_op 
     return of_piece(slot, access->first, offset_in_piece(plan, op, access), op->bytes);
 }
 
-/* Returns where quantized gradients, or a node's sums of them, lie for an op on a bucket. Ops that exchange take all
- * that a rank has for others of its level, and those that add its own and what others have for it. */
+/* Returns the bytes of quantized gradients, or of a node's sums of them, that an op on a bucket uses. An exchange takes
+ * everything that a rank sends at its level; an addition takes the rank's own part and the parts that it receives. */
 static struct extent of_quantized(const struct sw_plan *plan, const struct sw_op *op, const struct sw_access *access) {
     const int nodes = sw_plan_reduce_nodes(plan), node_ranks = sw_plan_reduce_node_ranks(plan);
     const int number = plan->spec.rank % node_ranks, node = plan->spec.rank / node_ranks;
@@ -156,8 +156,7 @@ static bool is_quantized(sw_content content) {
            content == SW_CONTENT_NODE_QUANT || content == SW_CONTENT_NODE_PARTS;
 }
 
-/* Returns the operand of an op on a bucket, which reads and writes all ranks' chunks of it, and of which a reduction
- * leaves this rank's. */
+/* Returns the bytes that an op on a bucket uses: all ranks' chunks, or, of a reduction's result, this rank's. */
 static struct extent of_bucket(const struct sw_plan *plan, const struct sw_op *op, const struct sw_access *access,
                                int before) {
     const struct sw_slot *slot = &plan->slot[access->slot];
@@ -181,8 +180,8 @@ static struct extent of_bucket(const struct sw_plan *plan, const struct sw_op *o
     return of_piece(slot, access->first, 0, bytes_before(plan, op, access->content, ranks));
 }
 
-/* Returns what an op on a whole unit uses of it: its weights, but that ranks which keep whole weights gather those that
- * training changes; or gradients. */
+/* Returns the grains that an op on a whole unit uses: its weights or its gradients. Ranks that keep whole weights
+ * gather only those that training changes. */
 static struct sw_span all_of(const struct sw_plan *plan, const struct sw_op *op, const struct sw_access *access) {
     const struct sw_unit *unit = &plan->spec.units->unit[access->unit];
     const bool weights = access->content == SW_CONTENT_WEIGHTS || access->content == SW_CONTENT_QUANT_WEIGHTS;
@@ -215,7 +214,7 @@ static struct extent of_op(const struct sw_plan *plan, const struct sw_op *op, c
     return of_piece(slot, access->first, 0, 0);
 }
 
-/* Returns where an operand must lie. before: operands of the same role that the op has before this one. */
+/* Returns the bytes that an operand must name. before: operands of the same role that the op has before this one. */
 static struct extent expected(const struct sw_plan *plan, const struct sw_op *op, const struct sw_access *access,
                               int before) {
     switch (op->kind) {
@@ -235,7 +234,7 @@ static sw_status refuse(const struct sw_plan *plan, const struct sw_op *op, cons
         sw_op_name(op->kind), op->unit, op->micro, op->chunk, access->slot, plan->slot[access->slot].name, what);
 }
 
-/* Tells whether training changes what an op's grains hold. */
+/* Tells whether training changes the content of an op's grains. */
 static bool is_of_training(const struct sw_op *op) {
     switch (op->kind) {
     case SW_OP_ZERO_ACCUMULATOR:
@@ -362,7 +361,7 @@ struct checker {
     const struct sw_plan *plan;
     const struct sw_program *program;
     struct piece_view *piece;
-    struct clock *done_clock[SW_LANES]; /* what is known once op k of a lane is done */
+    struct clock *done_clock[SW_LANES]; /* [lane][k]: the ops known to be done when op k of the lane is done */
     int steps;                          /* steps to unroll */
     bool redoes;                        /* redo ops run; else what was speculated stands */
     int32_t next[SW_LANES];             /* ops of each lane that were visited */
@@ -413,7 +412,7 @@ static bool is_state(sw_content content) {
     return content == SW_CONTENT_WEIGHTS || content == SW_CONTENT_OPTIMIZER;
 }
 
-/* Returns what an access expects or leaves. A speculation that stands counts as made by the step after. */
+/* Returns the content that an access expects or leaves. A speculation that stands counts as made by the next step. */
 static struct piece_view meant(const struct checker *c, const struct sw_access *access, int32_t index, int step) {
     const bool stands = !c->redoes && is_state(access->content) && (access->version & SW_VERSION_SPECULATIVE) != 0;
     return (struct piece_view){.content = access->content,

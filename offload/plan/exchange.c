@@ -186,14 +186,14 @@ static struct sw_op *own_op(struct sw_builder *b, sw_op_kind kind, const struct 
     return op;
 }
 
-/* One level of the exchange of a bucket: `all` is what this rank has for the others, `mine` its own part of that, and
- * `parts` receives theirs for it. */
+/* One level of the exchange of a bucket: `all` are this rank's sums for every rank of the level, `mine` is its own part
+ * of them, and `parts` receives the other ranks' sums for this rank. */
 struct exchange {
     sw_level level;
     sw_content content, parts_content;
     struct sw_operand all, mine, parts;
     int64_t all_grains, mine_grains;
-    int ranks; /* of the level */
+    int ranks; /* how many ranks exchange at this level */
 };
 
 /* Exchanges quantized chunks and begins the sum of this rank's part, which runs on the comm lane as the sum of a
@@ -226,7 +226,7 @@ static struct sw_op *exchange(struct sw_builder *b, const struct bucket *bucket,
     return op;
 }
 
-/* Quantizes what a node has summed for the ranks of this one's number in their nodes. Returns where it is. */
+/* Quantizes a node's sums for the ranks that have this rank's number in their nodes. Returns the quantized sums. */
 static struct sw_operand quantize_node_sum(struct sw_builder *b, const struct bucket *bucket, struct sw_operand sums,
                                            int64_t grains) {
     struct sw_operand to = sw_build_ring(b, SLOT_NODE_QUANT);

@@ -61,7 +61,7 @@ static void need(done_count needed[LANES_ROOM], sw_lane lane, done_count count) 
     needed[lane] = count > needed[lane] ? count : needed[lane];
 }
 
-/* Does the same for all lanes. */
+/* Raises the counts of all lanes to at least these. */
 static void need_all(done_count needed[restrict LANES_ROOM], const done_count count[restrict LANES_ROOM]) {
     for (int lane = 0; lane < LANES_ROOM; lane++)
         needed[lane] = count[lane] > needed[lane] ? count[lane] : needed[lane];
@@ -114,7 +114,7 @@ static void gather_piece(const struct piece_state *piece, bool write, done_count
         need_all(needed, piece->reader);
 }
 
-/* Does the same for an access to one piece, or, if that is NULL, to those of a run. */
+/* Gathers the earlier ops with which an access conflicts: to one piece, or, if that is NULL, to the pieces of a run. */
 static void gather(const struct piece_state *piece, const struct run_state *run, bool write,
                    done_count needed[LANES_ROOM]) {
     if (piece != NULL) {

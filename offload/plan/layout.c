@@ -11,8 +11,8 @@
 enum { INPUT_SPARE = 2, UNUSED = -1 };
 /* Pieces of the rings through which a tensor group exchanges: one is computed while the other is under way. */
 enum { TENSOR_PIECES = 2 };
-/* Pieces of a ring of normalised inputs, or of their rows on the way back: the norm of one micro-batch runs ahead of
- * what reads that of another, and the head, or a norm's backward pass, comes back to that of a third. */
+/* Pieces of a ring of normalised inputs, or of their rows on the way back: one micro-batch is being normalised,
+ * another is being read, and the head, or a norm's backward pass, returns to a third. */
 enum { NORMED_PIECES = 3 };
 
 struct layout {
@@ -331,9 +331,9 @@ static int64_t largest_output(const struct sw_plan_spec *spec) {
     return most;
 }
 
-/* Adds the rings of what a tensor group exchanges, and what its backward ops leave for each other. piece_bytes: of all
- * rows of a micro-batch. No more micro-batches are normalised ahead than a group has. An expert group has one of each.
- */
+/* Adds the rings through which a tensor group exchanges, and the slots that its backward ops hand to each other.
+ * piece_bytes: bytes of all rows of a micro-batch. No more micro-batches are normalised ahead than a group has. An
+ * expert group has one piece of each. */
 static void lay_tensor_rings(struct layout *layout, int64_t piece_bytes) {
     const struct sw_plan *plan = layout->plan;
     const int tensor_ranks = sw_plan_tensor_ranks(plan);

@@ -86,25 +86,26 @@ typedef enum __attribute__((packed)) {
     SW_CONTENT_NORMED,            /* output of the unit's norm, where a plan keeps it apart: micro-batches */
     SW_CONTENT_NORM_GRAD,         /* gradient at the output of the unit's norm: micro-batches */
     SW_CONTENT_PRODUCT_GRAD,      /* gradient at the result of the unit's first product: micro-batches */
-    SW_CONTENT_SOFTMAX,           /* what the softmax needs of each part of the vocabulary: micro-batches */
-    SW_CONTENT_SAVED,             /* intermediates that the forward pass saves: micro-batches */
-    SW_CONTENT_DERIVED,           /* intermediates that follow from the saved ones and the input: micro-batches */
-    SW_CONTENT_WORK,              /* scratch; nothing survives the op */
-    SW_CONTENT_ACC,               /* gradient accumulator: chunks; version: micro-batches, or groups, added so far */
-    SW_CONTENT_GRADS,             /* chunks */
-    SW_CONTENT_BUCKET_SUM,        /* the sum of all ranks' gradients of a group, in fp32: chunks */
-    SW_CONTENT_QUANT_WEIGHTS,     /* quantized weights: chunks */
-    SW_CONTENT_QUANT_GRADS,       /* quantized gradients of this rank, for all ranks: chunks */
-    SW_CONTENT_QUANT_PARTS,       /* quantized gradients of the other ranks, for this one: chunks */
-    SW_CONTENT_NODE_SUM,          /* sums of a node's gradients, for one rank of each node, in fp32: chunks */
-    SW_CONTENT_NODE_QUANT,        /* these sums, quantized: chunks */
-    SW_CONTENT_NODE_PARTS,        /* quantized sums of other nodes, for this rank: chunks */
-    SW_CONTENT_SQUARE_SUMS,       /* units, the access itself having none; version: chunks summed so far */
-    SW_CONTENT_NORM,              /* norm, clip coefficient and what the update needs of them */
-    SW_CONTENT_OPTIMIZER,         /* master weights and moments: chunks */
-    SW_CONTENT_ROUTING,           /* which units of experts have rows, for the host: micro-batches */
-    SW_CONTENT_KV_CACHE,          /* keys and values of the tokens so far, of one unit */
-    SW_CONTENT_COMMIT,            /* the fact that this rank has committed */
+    SW_CONTENT_SOFTMAX, /* per-row max, sum and target logit of each rank's part of the vocabulary; index: micro-batch
+                         */
+    SW_CONTENT_SAVED,   /* intermediates that the forward pass saves: micro-batches */
+    SW_CONTENT_DERIVED, /* intermediates that follow from the saved ones and the input: micro-batches */
+    SW_CONTENT_WORK,    /* scratch; nothing survives the op */
+    SW_CONTENT_ACC,     /* gradient accumulator: chunks; version: micro-batches, or groups, added so far */
+    SW_CONTENT_GRADS,   /* chunks */
+    SW_CONTENT_BUCKET_SUM,    /* the sum of all ranks' gradients of a group, in fp32: chunks */
+    SW_CONTENT_QUANT_WEIGHTS, /* quantized weights: chunks */
+    SW_CONTENT_QUANT_GRADS,   /* quantized gradients of this rank, for all ranks: chunks */
+    SW_CONTENT_QUANT_PARTS,   /* quantized gradients of the other ranks, for this one: chunks */
+    SW_CONTENT_NODE_SUM,      /* sums of a node's gradients, for one rank of each node, in fp32: chunks */
+    SW_CONTENT_NODE_QUANT,    /* these sums, quantized: chunks */
+    SW_CONTENT_NODE_PARTS,    /* quantized sums of other nodes, for this rank: chunks */
+    SW_CONTENT_SQUARE_SUMS,   /* units, the access itself having none; version: chunks summed so far */
+    SW_CONTENT_NORM,          /* norm, clip coefficient and what the update needs of them */
+    SW_CONTENT_OPTIMIZER,     /* master weights and moments: chunks */
+    SW_CONTENT_ROUTING,       /* which units of experts have rows, for the host: micro-batches */
+    SW_CONTENT_KV_CACHE,      /* keys and values of the tokens so far, of one unit */
+    SW_CONTENT_COMMIT,        /* the fact that this rank has committed */
     SW_CONTENTS
 } sw_content;
 const char *sw_content_name(sw_content content);
@@ -115,7 +116,7 @@ typedef enum __attribute__((packed)) {
     SW_ROLE_FROM,
     SW_ROLE_TO,
     SW_ROLE_TOKENS,
-    SW_ROLE_WEIGHTS, /* of the op's unit */
+    SW_ROLE_WEIGHTS, /* weights of the op's unit */
     SW_ROLE_BASE,
     SW_ROLE_TABLE, /* weights of a tied embedding, which the head multiplies by */
     SW_ROLE_ROWS,
@@ -148,7 +149,7 @@ typedef enum __attribute__((packed)) {
     SW_PRICE_WRITE,
     SW_PRICE_COMMIT,
     SW_PRICE_MEMORY,               /* arithmetic so light that the op's bytes of memory traffic decide */
-    SW_PRICE_ZERO,                 /* the same of an op that only writes its grains, in fp32 */
+    SW_PRICE_ZERO,                 /* an op that only writes its grains, in fp32 */
     SW_PRICE_QUANTIZE_SUM,         /* memory traffic of sums in fp32 that are quantized */
     SW_PRICE_DEQUANTIZE_GRADIENTS, /* memory traffic of quantized gradients that are added */
     SW_PRICE_QUANTIZED_WEIGHTS,    /* memory traffic of weights, and of the same weights quantized */
@@ -190,11 +191,11 @@ typedef enum __attribute__((packed)) { SW_AMONG_DATA, SW_AMONG_GROUP, SW_AMONG_J
 
 /* One kind of op. */
 struct sw_op_row {
-    const char *name; /* what traces and messages call it: a literal */
+    const char *name; /* name in traces and messages: a literal */
     sw_lane lane;
     sw_price price;
     sw_work work;
-    sw_among among; /* of the comm lane */
+    sw_among among; /* the ranks that exchange, for ops of the comm lane */
     bool gathers;   /* ends in a gather, which may go in two levels: within nodes and between them */
     bool of_host;   /* works on host memory, although its lane may belong to the device */
     bool transfers; /* moves one piece between two tiers; the op says which content */

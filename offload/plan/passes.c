@@ -102,8 +102,8 @@ static struct sw_norm_work emit_micro(struct sw_builder *b, struct head_work *h,
     return norm;
 }
 
-/* Writes down the head of all micro-batches of a group. In a tensor group the logits of one, the gradients of that
- * before and the norm of that before it follow each other, so that exchanges hide behind what comes between. */
+/* Writes down the head of all micro-batches of a group. In a tensor group the logits of micro-batch m
+ * are followed by the gradients of m-1 and the norm of m-2, so that each exchange has arithmetic to overlap with. */
 static void emit_micros(struct sw_builder *b, struct head_work *h) {
     const bool apart = sw_plan_tensor_ranks(b->plan) > 1;
     const int64_t count = h->group->count, behind = apart ? 2 : 0;
@@ -141,8 +141,8 @@ static struct sw_accumulator build_head(struct sw_builder *b, struct sw_group *g
     return h.table;
 }
 
-/* The compute lane copies the tokens: behind the uploads of the step before, they would hold the forward pass back
- * until the update has ended. */
+/* The compute lane copies the tokens. On the upload lane they would queue after the uploads of the step before, and
+ * delay the forward pass until the update has ended. */
 void sw_build_tokens(struct sw_builder *b, int64_t micros) {
     struct sw_op *op = sw_build_op(b, SW_OP_UPLOAD_TOKENS, -1, -1);
     op->bytes = micros * b->plan->spec.token_bytes;
@@ -159,9 +159,7 @@ static void touch_cache(struct sw_builder *b, int64_t unit) {
     sw_build_write(b, cache, (struct sw_what){SW_CONTENT_KV_CACHE, unit, 0, 0, 0, 0});
 }
 
-/* Adds to the last op that it tells the host the routing, which decides whether the units of experts behind are
- * fetched.
- */
+/* Makes the last op tell the host the routing, which decides which of the following units of experts are fetched. */
 static void tell_routing(struct sw_builder *b, int64_t unit) {
     if (b->plan->spec.cost[unit].routing_bytes == 0 || b->index->slot[SLOT_ROUTING] < 0)
         return;
@@ -170,8 +168,8 @@ static void tell_routing(struct sw_builder *b, int64_t unit) {
     b->routing_unit = unit;
 }
 
-/* Adds to the last op that it makes or reads one kind of a unit's intermediates of one micro-batch, which lie in a slot
- * of the unit's own or in one that all units share. */
+/* Declares that the last op makes or reads one kind of a unit's intermediates of one micro-batch. The unit has a slot
+ * of its own for them, or shares one with all units. */
 static void touch_kind(struct sw_builder *b, int32_t own, int32_t shared, int64_t within, struct sw_what what,
                        bool make) {
     const struct sw_operand place =
@@ -197,7 +195,7 @@ static void touch_intermediates(struct sw_builder *b, int64_t unit, int64_t with
 }
 
 /* Returns where a unit's output goes: to the home of the next unit's input if that is on the device and has room for
- * what there is, all rows or, with sequence parallelism, this rank's; else into the ring. */
+ * the output's rows (with sequence parallelism, this rank's); else to the ring. */
 static struct sw_operand output_place(struct sw_builder *b, int64_t unit, int64_t within) {
     const int32_t home = b->index->of_unit[SLOT_INPUT][unit + 1];
     const bool sequence = sw_plan_is_sequence_parallel(b->plan),
@@ -346,7 +344,7 @@ void sw_build_forward(struct sw_builder *b, struct sw_group *group, int64_t unit
     }
 }
 
-/* Tells whether the input that a unit keeps is also that of the unit behind it, whose backward pass is another. */
+/* Tells whether the next unit reads the same kept input as this unit, in a backward pass of its own. */
 static bool is_shared(const struct sw_builder *b, int64_t unit) {
     return !sw_plan_sends_rows(b->plan, unit) && unit + 2 < b->plan->spec.units->count &&
            b->plan->spec.cost[unit + 1].shares_input;
@@ -437,7 +435,7 @@ static void read_output_grad(struct sw_builder *b, int64_t unit, int64_t micro, 
 /* Writes down the backward pass of one micro-batch. In a tensor group it leaves the gradient at the unit's norm, and
  * the norm comes later; where it is split, it leaves the gradient at the first product too, and the gradients of
  * weights come later. A unit that continues a sum leaves its part of the gradient at the norm beside the one at its
- * output. Returns what the norm needs. */
+ * output. Returns the operands of the norm. */
 static struct sw_norm_work emit_backward(struct sw_builder *b, const struct sw_group *group, int64_t unit,
                                          int64_t within, int32_t weights, struct sw_accumulator *acc,
                                          const struct recalled *recalled) {
@@ -501,12 +499,12 @@ static void emit_product(struct sw_builder *b, sw_op_kind kind, const struct sw_
     sw_build_touch_work(b);
 }
 
-/* Writes down what a tensor group's ranks compute behind the backward op of a micro-batch, while they exchange the
+/* Writes down what the ranks of a tensor group compute after the backward op of a micro-batch, while they exchange the
  * gradient at its norm: the norm of the micro-batch before, and the gradients of weights, unless the backward op has
- * computed these. The norm of the only
- * micro-batch of a group comes between these gradients, so that what it makes is gathered while the first product's are
- * computed; that of the last of several comes behind them. The last product's read the gradient at the unit's output,
- * which the norm replaces. */
+ * computed these. If a group has one micro-batch, its norm runs between the gradients of the last and of the first
+ * product, so that its result is gathered while the latter are computed. The norm of the last of several micro-batches
+ * runs after both. The gradients of the last product read the gradient at the unit's output, which the norm replaces.
+ */
 static void emit_behind(struct sw_builder *b, const struct sw_group *group, int64_t within,
                         const struct recalled *recalled, const struct sw_norm_work *before,
                         const struct sw_norm_work *norm) {
@@ -588,10 +586,9 @@ static void emit_shared_backward(struct sw_builder *b, const struct sw_group *gr
     sw_build_touch_work(b);
 }
 
-/* The norm of one micro-batch comes behind the backward op of the next, so that the group's exchange hides there. With
- * sequence parallelism what one needs is gathered ahead of the backward op of the one before, and the first gradient of
- * the unit before ahead of what ranks exchange of this unit's gradients; *whole_grad is where that is, slot -1 for
- * nowhere. */
+/* The norm of micro-batch m runs after the backward op of m+1, which overlaps the group's exchange. With sequence
+ * parallelism the inputs of m+1 are gathered before the backward op of m, and the first gradient of the unit before is
+ * gathered before the ranks exchange this unit's gradients. *whole_grad is that gradient; slot -1: there is none. */
 static void emit_unit_backward(struct sw_builder *b, const struct sw_group *group, int64_t unit, int32_t weights,
                                struct sw_accumulator *acc, struct sw_operand *whole_grad) {
     const bool apart = unit > 0 && sw_build_norm_is_apart(b, unit);

@@ -40,7 +40,7 @@ struct sw_unit_placement {
  * forward order, as far as the budgets have room, so that what rises first takes the room of what rises after it. */
 typedef enum {
     SW_RISE_WEIGHTS_TO_DEVICE,
-    SW_RISE_ACCUMULATORS_TO_DEVICE, /* those that lie between groups of micro-batches */
+    SW_RISE_ACCUMULATORS_TO_DEVICE, /* accumulators kept between groups of micro-batches */
     SW_RISE_ACTS_TO_DEVICE,
     SW_RISE_WEIGHTS_TO_HOST,
     SW_RISE_ACTS_TO_HOST,

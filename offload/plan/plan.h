@@ -30,7 +30,7 @@ struct sw_slot {
     sw_tier tier;
     int32_t unit;       /* whose resident or kept input it is, or -1 */
     bool resident;      /* holds its content from step to step, from before the first one */
-    sw_content content; /* of a resident */
+    sw_content content; /* content of a resident; else meaningless */
     int64_t offset;     /* bytes from the start of the tier's arena; on NVMe meaningless */
     /* Where the slot holds a unit's state, grain after grain: its first grain, and the bytes of each. The pieces are
      * the chunks from that grain on, and an op that names grains means these. grain_bytes is 0 where pieces stand
@@ -85,23 +85,23 @@ static_assert(sizeof(struct sw_wait) == 4, "a plan has millions of them");
 struct sw_op {
     sw_op_kind kind;
     sw_lane lane;
-    sw_content content;          /* of transfers */
+    sw_content content;          /* content that a transfer moves */
     bool redo : 1;               /* runs only if the speculation of the step before was wrong */
     bool speculates : 1;         /* an update that assumes that nothing is clipped or skipped */
     bool wide : 1;               /* a sum of the ranks' gradients in fp32 */
     bool bucket : 1;             /* works on chunk number `chunk` of every rank's shard, one after the other */
-    sw_level level : 2;          /* of an op on quantized gradients */
+    sw_level level : 2;          /* ranks that exchange, for an op on quantized gradients */
     bool secondary : 1;          /* a gather of secondary shards, among the ranks of a part of a node */
     bool frozen : 1;             /* a gather of the frozen weights of a unit that is trained */
     bool routed : 1;             /* runs only if the routing gives its unit rows (struct sw_unit_cost) */
-    int8_t wait_count;           /* of waits from first_wait; at most one for each lane */
+    int8_t wait_count;           /* number of waits from first_wait on; at most one for each lane */
     int32_t unit;                /* or -1 */
     int32_t micro;               /* or -1 */
     int32_t chunk;               /* or -1 */
     int32_t position;            /* in its lane */
-    int64_t first_grain, grains; /* of a chunk op */
+    int64_t first_grain, grains; /* grains of a chunk op */
     int64_t bytes;               /* moved over the lane's resource */
-    float flops;                 /* of compute ops */
+    float flops;                 /* floating-point operations of a compute op */
     int32_t first_access, access_count;
     int32_t first_wait;
 };
@@ -135,7 +135,7 @@ typedef enum {
     SW_PROGRAM_START_SPECULATE,
     SW_PROGRAM_UPDATE_SPECULATE,
     SW_PROGRAM_REDO_SPECULATE,
-    SW_PROGRAM_FLUSH_UPDATE, /* what waits, alone */
+    SW_PROGRAM_FLUSH_UPDATE, /* the waiting update or redo, without a training step */
     SW_PROGRAM_FLUSH_REDO,
     SW_PROGRAM_LOSS,
     SW_PROGRAM_LOGITS,
@@ -148,7 +148,7 @@ typedef enum { SW_WAITING_NOTHING, SW_WAITING_UPDATE, SW_WAITING_REDO } sw_waiti
 /* Which intermediates of a unit the backward pass computes again, as the forward pass does not keep them. */
 typedef enum {
     SW_RECOMPUTE_NOTHING,
-    SW_RECOMPUTE_DERIVED, /* those that follow from the saved ones and the input without a matrix product */
+    SW_RECOMPUTE_DERIVED, /* intermediates that follow from the saved ones and the input without a matrix product */
     SW_RECOMPUTE_UNIT,    /* all, from the input */
     SW_RECOMPUTES
 } sw_recompute;
@@ -171,8 +171,8 @@ enum { SW_ZERO_NONE, SW_ZERO_OPTIMIZER, SW_ZERO_GRADS, SW_ZERO_WEIGHTS };
 struct sw_plan_tensor {
     int ranks, rank;       /* 0 or 1 ranks: there is no group */
     int node_ranks;        /* the fewest ranks that the group has on a node; 0: all of it is on one node */
-    int64_t rows;          /* of a micro-batch, which the ranks share out (sw_shard); at least as many as ranks */
-    int64_t softmax_bytes; /* what one rank tells the others of its part of the vocabulary, for a micro-batch */
+    int64_t rows;          /* rows of a micro-batch, which the ranks share out (sw_shard); at least as many as ranks */
+    int64_t softmax_bytes; /* per-row max, sum and target logit that a rank sends for a micro-batch */
     int64_t product_bytes; /* gradient at the result of a block's first product, for a micro-batch; 0: backward passes
                               are not split, as those of halves in tiles, or the plan does not train */
     /* Each rank keeps its rows of the inputs that are kept for the backward pass, on whatever tier, and the group
@@ -192,13 +192,13 @@ struct sw_plan_tensor {
 struct sw_plan_experts {
     int ranks, rank; /* 0 or 1 ranks: there is no group. Not together with a tensor group */
     int node_ranks;  /* the fewest ranks that the group has on a node; 0: all of it is on one node */
-    int64_t rows;    /* of each rank's micro-batch */
+    int64_t rows;    /* rows of each rank's micro-batch */
 };
 
 /* By how much the budgets are too small for the placement that comes nearest to them. */
 struct sw_plan_lack {
     int short_budgets;     /* budgets that are too small: 1 or 2 */
-    int64_t missing_bytes; /* of both together */
+    int64_t missing_bytes; /* bytes that both budgets lack together */
 };
 
 /* The costs of a unit: bytes and floating-point operations of one micro-batch. */
@@ -207,7 +207,7 @@ struct sw_unit_cost {
     int64_t saved_bytes;    /* intermediates that a block's forward pass saves; 0 for embedding and head */
     int64_t derived_bytes;  /* intermediates that follow from the saved ones and the block's input */
     int64_t unnormed_bytes; /* derived_bytes without the norm, which sequence parallelism keeps elsewhere */
-    int64_t routing_bytes;  /* what inference tells the host of the rows of the `routed` units behind; 0: nothing */
+    int64_t routing_bytes;  /* bytes by which inference tells the host which `routed` units have rows; 0: none */
     int64_t cache_bytes;    /* KV cache, on the device, whatever the micro-batch; 0: the unit keeps none */
     double forward_flops;   /* 0: there are none, or they are not known */
     double last_product_flops, first_product_flops; /* forward_flops of a block's products, in tensor groups */
@@ -275,7 +275,7 @@ struct sw_plan_spec {
     int64_t unit_slots;  /* device slots for the weights of units that live elsewhere, at least 2 */
     int64_t budget_bytes[SW_TIERS]; /* device and host; nvme is not limited here */
     struct sw_placement_request place;
-    const struct sw_rise_order *rises; /* what rises first where `place` leaves it open; NULL: the usual. Not kept */
+    const struct sw_rise_order *rises; /* the order of rises where `place` is open; NULL: the usual. Not kept */
     /* Peaks of the layouts that outlines tried. Outlines whose specifications differ in chunk_grains, rank,
      * update_on_device and rises alone may share them and are made faster. NULL: shared with none. Not kept */
     struct sw_layout_peaks *peaks;
@@ -290,7 +290,7 @@ struct sw_plan {
     sw_tier trained_tier;                /* home of trained weights whose units keep their frozen weights on NVMe */
     bool commit_every_step;              /* the whole optimizer is on NVMe, in two generations */
     int64_t first_trained;               /* the first unit that training changes; 0 without training */
-    struct sw_unit_placement *placement; /* of each unit */
+    struct sw_unit_placement *placement; /* one entry per unit */
     struct sw_slot *slot;
     int32_t slot_count;
     int32_t piece_count;

@@ -96,7 +96,7 @@ enum sw_slot_kind {
 struct sw_plan_index {
     int32_t *arrays;                   /* the block that all arrays of of_unit lie in */
     int32_t *of_unit[SLOT_UNIT_KINDS]; /* one entry per unit */
-    int32_t slot[SLOT_KINDS];          /* of the kinds from SLOT_UNIT_KINDS on */
+    int32_t slot[SLOT_KINDS];          /* slots of the kinds from SLOT_UNIT_KINDS on */
 };
 
 /* Chunks of a ring that updates pass through which are kept free for chunks on their way back. */
@@ -226,7 +226,7 @@ sw_status sw_plan_refuse_ops(const struct sw_plan_spec *spec);
 /* Derives the waits of a program from its accesses. */
 sw_status sw_plan_derive_waits(const struct sw_plan *plan, struct sw_program *program);
 
-/* Does the same op by op, so that no more accesses than one op's need be kept. The ops are added in order, all of them.
+/* Derive waits op by op, so that no more accesses than one op's need be kept. The ops are added in order, all of them.
  * sw_hazards_end gives them their waits. The caller destroys the hazards, also after an error. */
 struct sw_hazards;
 sw_status sw_hazards_begin(const struct sw_plan *plan, struct sw_program *program, struct sw_hazards **out);

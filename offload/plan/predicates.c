@@ -148,7 +148,7 @@ bool sw_program_repeats(sw_program_kind kind) {
 
 bool sw_plan_keeps_input(const struct sw_plan *plan, int64_t unit) {
     const bool inner = unit > 0 && unit + 1 < plan->spec.units->count;
-    int64_t last = unit; /* of the units that share this input */
+    int64_t last = unit; /* the last of the units that share this input */
     if (!inner || plan->spec.cost[unit].shares_input)
         return false;
     while (last + 2 < plan->spec.units->count && plan->spec.cost[last + 1].shares_input)

@@ -13,8 +13,8 @@
 struct sw_measure_shape {
     sw_dtype type; /* compute type */
     int64_t chunk_grains, ring_chunks;
-    sw_optimizer_format optimizer; /* of the update's optimizer state */
-    sw_rounding rounding;          /* of its moments */
+    sw_optimizer_format optimizer; /* format of the optimizer state that is updated */
+    sw_rounding rounding;          /* rounding of its moments */
 };
 
 /* Measures the upload and the download of chunks of weights. */

@@ -48,7 +48,7 @@ struct sw_measure_comm {
     bool queues;          /* a device does collectives on its own */
     int64_t times, begun; /* collectives of a round, and those begun so far */
     struct sw_memory *vector, *share;
-    int64_t *bounds, *bounds_bytes; /* of the scope's ranks */
+    int64_t *bounds, *bounds_bytes; /* where each rank's part begins, in elements and in bytes */
 };
 
 sw_status sw_measure_comm_open(struct sw_comm *comm, struct sw_device *device, sw_dtype type, int64_t most_bytes,

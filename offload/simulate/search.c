@@ -38,7 +38,7 @@ struct sw_search {
     double best_s;
     struct sw_seen *seen;
     int64_t tried, simulated, ops;
-    int64_t usual_nvme_bytes; /* of the first plan tried; -1: none yet */
+    int64_t usual_nvme_bytes; /* bytes on NVMe of the first plan tried; -1: none was tried yet */
     int64_t most_ops;         /* the search ends when it has simulated so many */
 };
 

@@ -22,7 +22,7 @@ struct sw_search_open {
     int64_t group[SW_SEARCH_MOST_GROUPS]; /* sizes to try instead of the specification's */
     int groups;                           /* entries of group; 0: the specification's only */
     bool updates;                         /* where updates run: the specification's update_on_device is ignored */
-    bool placement;                       /* what rises first: the specification's `rises` is ignored */
+    bool placement;                       /* the order and shares of rises: the specification's `rises` is ignored */
     int64_t most_ops;                     /* SW_SEARCH_*OPS */
     int64_t chunk_factor; /* chunks may be as large as the specification's times this power of two; 0: they are given */
     struct sw_price_memory *memory; /* prices that searches share (outline_price.h); NULL: shared with none */
@@ -68,7 +68,8 @@ bool sw_plan_has_update_choice(const struct sw_plan *plan);
 /* Tells whether the budgets keep some state whose tier is open out of the fastest tier. */
 bool sw_plan_has_placement_choice(const struct sw_plan *plan);
 
-/* Does the same as sw_plan_outline with the cheapest of everything that is open. */
+/* Makes the outline of a plan (sw_plan_outline) with the cheapest of everything that is open. out: the caller destroys
+ * it. */
 sw_status sw_plan_search(const struct sw_plan_spec *spec, const struct sw_search_open *open,
                          const struct sw_rates *rates, struct sw_search_prices *out_prices, struct sw_plan **out);
 

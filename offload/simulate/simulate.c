@@ -56,7 +56,7 @@ struct lane_state {
     int64_t ends;            /* ops that have ended, over all steps */
     int64_t awaited_ends;    /* where `next` waits for another lane: the ends there that it waits for */
     double ready_s;          /* when the lane may take the next op */
-    double started_s;        /* of the running op */
+    double started_s;        /* when the running op began */
 };
 
 /* Seconds since the beginning: the clock, and the busy times of lanes, cores and drive. */
@@ -347,7 +347,7 @@ static bool are_alike(const struct sw_op *a, const struct sw_op *b) {
            (a->chunk == b->chunk || a->lane != SW_LANE_COMM);
 }
 
-/* Does the same as time_op, for one of many ops. */
+/* Returns the times of one of many ops (time_op); an op like a recent one is not priced again. */
 static struct timed_op time_next(const struct pricing *pricing, const struct sw_op *op, struct recent_prices *recent) {
     const unsigned at = ((unsigned)op->kind * 5 + (unsigned)op->unit * 3 + (unsigned)op->grains) % RECENT_PRICES;
     if (recent->op[at] == NULL || !are_alike(recent->op[at], op))
