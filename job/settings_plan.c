@@ -11,6 +11,7 @@
 
 #include "core/machine.h"
 #include "job/machine/gpu_trust.h"
+#include "model/hf/family.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -40,10 +41,27 @@ struct sw_model_shape sw_settings_shape(const struct sw_settings *settings) {
                                    .fp8 = sw_settings_fp8(settings)};
 }
 
-/* Returns the elements of a tensor that multiply each token: none in a vector. */
-static double multiplying(const struct sw_tensor *tensor) {
+/* The job whose plan is made. */
+struct subject {
+    const struct sw_settings *settings;
+    const struct sw_model *model;
+};
+
+/* Returns the share of this rank's tokens that go through a matrix of an expert, if the router sends equally many to
+ * each expert. The experts of a rank of an expert group also get the tokens of the group's other ranks. */
+static double expert_share(const struct subject *of) {
+    const struct sw_model_config *config = sw_model_get_config(of->model);
+    const double ranks = sw_settings_shares_experts(of->settings) ? (double)sw_settings_part_ranks(of->settings) : 1.0;
+    return ranks * (double)config->chosen_experts / (double)config->experts;
+}
+
+/* Returns the elements of a tensor that multiply each token on average: none in a vector. */
+static double multiplying(const struct subject *of, const struct sw_tensor *tensor) {
     const struct sw_part *part = &tensor->part;
-    return tensor->dims > 1 ? (double)((part->used_rows > 0 ? part->used_rows : part->rows) * part->cols) : 0.0;
+    const double all = (double)((part->used_rows > 0 ? part->used_rows : part->rows) * part->cols);
+    if (tensor->dims < 2)
+        return 0.0;
+    return sw_expert_matrix_of(sw_model_get_config(of->model), tensor->name) < 0 ? all : all * expert_share(of);
 }
 
 /* Returns the last of the model's matrices in a unit; -1: it has none. */
@@ -54,27 +72,39 @@ static int64_t last_matrix(const struct sw_unit *unit) {
     return -1;
 }
 
-/* Counts the floating-point operations of a unit's forward pass for one micro-batch: two for each token and multiplying
- * parameter, and for causal attention two for each element of the hidden state and position. The embedding multiplies
- * nothing. With tiles or in a tensor group a block is two halves, each unit with its part of the heads; only the first
- * half attends, and no unit of experts does. In a half, the model's last matrix and its adapter are the last product,
- * and the others the first: of both, what is trained counts. */
-static void count_flops(const struct sw_units *units, int64_t unit, const struct sw_settings *settings,
+/* Tells whether a tensor belongs to the last product of its unit: the unit's last matrix, the last matrix of each of
+ * its experts, and the adapters of these. */
+static bool is_in_last_product(const struct subject *of, const struct sw_unit *unit, int64_t tensor) {
+    const int64_t matrix = last_matrix(unit);
+    if (matrix < 0)
+        return false;
+    const int expert = sw_expert_matrix_of(sw_model_get_config(of->model), unit->tensor[tensor].name);
+    if (expert >= 0)
+        return expert == EXPERT_DOWN;
+    const char *name = unit->tensor[matrix].name;
+    return tensor == matrix || tensor == sw_lora_factor(unit, name, SW_LORA_A) ||
+           tensor == sw_lora_factor(unit, name, SW_LORA_B);
+}
+
+/* Counts the floating-point operations of a unit's forward pass for one micro-batch: two for each token and parameter
+ * that multiplies it, and for causal attention two for each element of the hidden state and position. Of experts, the
+ * chosen ones count. The embedding multiplies nothing. With tiles or in a tensor group a block is two halves, each unit
+ * with its part of the heads; only the first half attends, and no unit of experts does. Products of frozen tensors are
+ * neither the first nor the last product. */
+static void count_flops(const struct subject *of, const struct sw_units *units, int64_t unit,
                         struct sw_unit_cost *out) {
+    const struct sw_settings *settings = of->settings;
     const struct sw_tensor *table = &units->unit[0].tensor[0];
     const bool head = unit + 1 == units->count;
     const double rows = (double)(settings->micro_batch * settings->seq);
     double all = head && units->tied ? (double)table->elems : 0.0, last = 0.0, frozen = 0.0;
-    const struct sw_unit *of = &units->unit[unit];
-    const int64_t matrix = last_matrix(of);
-    const char *name = matrix < 0 ? "" : of->tensor[matrix].name;
-    const int a = sw_lora_factor(of, name, SW_LORA_A), b = sw_lora_factor(of, name, SW_LORA_B);
-    for (int64_t t = 0; t < of->tensor_count; t++) {
-        const double elems = multiplying(&of->tensor[t]);
-        const bool is_last = t == matrix || t == a || t == b;
+    const struct sw_unit *here = &units->unit[unit];
+    for (int64_t t = 0; t < here->tensor_count; t++) {
+        const double elems = multiplying(of, &here->tensor[t]);
+        const bool is_frozen = here->tensor[t].frozen;
         all += elems;
-        last += is_last && !of->tensor[t].frozen ? elems : 0.0;
-        frozen += of->tensor[t].frozen ? elems : 0.0;
+        last += !is_frozen && is_in_last_product(of, here, t) ? elems : 0.0;
+        frozen += is_frozen ? elems : 0.0;
     }
     const int64_t parts = settings->tiles * sw_settings_tensor_ranks(settings);
     const bool attends = !head && (parts == 1 ? !out->continues : (unit - 1) / settings->tiles % 2 == 0);
@@ -93,8 +123,9 @@ struct pricing {
 };
 
 /* Makes the outline, with the floating-point operations of each unit's ops. */
-static sw_status outline_plan(const struct sw_plan_spec *given, const struct sw_settings *settings,
-                              const struct pricing *pricing, struct sw_plan **out) {
+static sw_status outline_plan(const struct sw_plan_spec *given, const struct subject *of, const struct pricing *pricing,
+                              struct sw_plan **out) {
+    const struct sw_settings *settings = of->settings;
     const int64_t count = given->units->count;
     struct sw_plan_spec spec = *given;
     struct sw_unit_cost *cost = calloc((size_t)count, sizeof *cost);
@@ -106,7 +137,7 @@ static sw_status outline_plan(const struct sw_plan_spec *given, const struct sw_
         cost[u] = given->cost[u];
         if (settings->sequence == SW_SEQUENCE_YES || spec.tensor.sequence)
             cost[u].derived_bytes = cost[u].unnormed_bytes;
-        count_flops(spec.units, u, settings, &cost[u]);
+        count_flops(of, spec.units, u, &cost[u]);
         streams[u] = settings->update == SW_UPDATE_DEVICE;
     }
     spec.cost = cost;
@@ -150,15 +181,15 @@ static struct sw_plan_spec with_rows(const struct sw_plan_spec *base, const stru
 
 /* Makes an outline without prices. Ranks keep whole inputs if the devices then have room for everything, because rows
  * are gathered once more; else rows, if they fit. The ranks of a group have the same sizes and so decide alike. */
-static sw_status outline_base(const struct sw_plan_spec *base, const struct sw_settings *settings,
-                              struct sw_plan **out) {
-    sw_status status = outline_plan(base, settings, NULL, out);
+static sw_status outline_base(const struct sw_plan_spec *base, const struct subject *of, struct sw_plan **out) {
+    const struct sw_settings *settings = of->settings;
+    sw_status status = outline_plan(base, of, NULL, out);
     if (!may_keep_rows(settings, base) || (status == SW_OK ? !lacks_room(*out) : status != SW_ERR_BUDGET))
         return status;
     const struct sw_plan_spec spec = with_rows(base, settings);
     struct sw_plan *whole = status == SW_OK ? *out : NULL;
     sw_error_clear();
-    status = outline_plan(&spec, settings, NULL, out);
+    status = outline_plan(&spec, of, NULL, out);
     if (status == SW_ERR_BUDGET && whole != NULL) {
         sw_error_clear();
         *out = whole;
@@ -245,7 +276,7 @@ static sw_status outline_share(const struct sw_settings *settings, const struct 
                                struct sw_plan_lack *out_lack, struct sw_plan **out) {
     struct sw_plan_spec base;
     SW_TRY(begin_plan(settings, model, share, out_lack, &base));
-    return outline_base(&base, settings, out);
+    return outline_base(&base, &(struct subject){settings, model}, out);
 }
 
 /* Refuses to quantize what a job of this stage does not exchange or keep. */
@@ -325,23 +356,22 @@ static sw_status list_variants(const struct sw_settings *settings, const struct 
     return SW_OK;
 }
 
-static sw_status search_variant(struct variant *v, const struct sw_settings *settings,
-                                const struct sw_search_open *open, const struct sw_rates *rates) {
+static sw_status search_variant(struct variant *v, const struct subject *of, const struct sw_search_open *open,
+                                const struct sw_rates *rates) {
     const struct pricing pricing = {open, rates, &v->prices};
-    const struct sw_plan_spec spec = v->rows ? with_rows(&v->base, settings) : v->base;
+    const struct sw_plan_spec spec = v->rows ? with_rows(&v->base, of->settings) : v->base;
     sw_plan_destroy(v->plan);
     v->plan = NULL;
-    return outline_plan(&spec, settings, &pricing, &v->plan);
+    return outline_plan(&spec, of, &pricing, &v->plan);
 }
 
 /* Prices the usual plan of each variant. Fails only if none fits, with the error of the last one. */
-static sw_status price_variants(struct variants *all, const struct sw_settings *settings,
-                                const struct pricing *pricing) {
+static sw_status price_variants(struct variants *all, const struct subject *of, const struct pricing *pricing) {
     struct sw_search_open first = *pricing->open;
     bool any = false;
     first.most_ops = 0;
     for (int i = 0; i < all->count; i++) {
-        const sw_status status = search_variant(&all->variant[i], settings, &first, pricing->rates);
+        const sw_status status = search_variant(&all->variant[i], of, &first, pricing->rates);
         const bool last = i + 1 == all->count;
         any |= status == SW_OK;
         if (status != SW_OK && (status != SW_ERR_BUDGET || (last && !any)))
@@ -372,12 +402,11 @@ static struct variant *next_variant(struct variants *all) {
     return next;
 }
 
-static sw_status search_variants(struct variants *all, const struct sw_settings *settings,
-                                 const struct pricing *pricing) {
+static sw_status search_variants(struct variants *all, const struct subject *of, const struct pricing *pricing) {
     struct sw_search_open open = *pricing->open;
     open.most_ops /= all->count / all->forms;
     for (struct variant *v = next_variant(all); v != NULL; v = next_variant(all)) {
-        SW_TRY(search_variant(v, settings, &open, pricing->rates));
+        SW_TRY(search_variant(v, of, &open, pricing->rates));
         v->searched = all->searched = true;
         all->least_s = fmin(all->least_s, step_of(v));
     }
@@ -406,12 +435,13 @@ static struct variant *fastest(struct variants *all) {
 /* Searches all stages and forms that are open, and takes the fastest plan. */
 static sw_status search(const struct sw_settings *settings, const struct sw_model *model, const int *stages,
                         int stage_count, const struct pricing *pricing, struct sw_plan **out) {
+    const struct subject of = {settings, model};
     struct variants all;
     sw_status status = list_variants(settings, model, stages, stage_count, &all);
     if (status == SW_OK && all.count > 1)
-        status = price_variants(&all, settings, pricing);
+        status = price_variants(&all, &of, pricing);
     if (status == SW_OK)
-        status = search_variants(&all, settings, pricing);
+        status = search_variants(&all, &of, pricing);
     if (status == SW_OK) {
         struct variant *best = fastest(&all);
         *pricing->prices = best->prices;

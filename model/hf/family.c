@@ -42,3 +42,22 @@ void sw_block_piece_name(const struct sw_model_config *config, int64_t layer, en
     else
         snprintf(out, out_bytes, "%s%lld.%s", all->block, (long long)layer, all->piece[tensor][piece].name);
 }
+
+/* Tells whether a text begins with the module of a tensor, which is the tensor's name without its last part. */
+static bool begins_with_module(const char *text, const char *tensor) {
+    const size_t module = (size_t)(strrchr(tensor, '.') - tensor) + 1;
+    return strncmp(text, tensor, module) == 0;
+}
+
+int sw_expert_matrix_of(const struct sw_model_config *config, const char *name) {
+    const struct sw_tensor_names *all = sw_family_find(config->family)->names;
+    const char *expert = all->expert != NULL ? strstr(name, all->expert) : NULL;
+    if (expert == NULL)
+        return -1;
+    expert += strlen(all->expert);
+    expert += strspn(expert, "0123456789");
+    for (int matrix = 0; matrix < EXPERT_MATRICES && *expert == '.'; matrix++)
+        if (begins_with_module(expert + 1, all->expert_matrix[matrix]))
+            return matrix;
+    return -1;
+}

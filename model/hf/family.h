@@ -116,6 +116,9 @@ int sw_block_pieces(const struct sw_model_config *config, enum sw_block_tensor t
 /* Writes the checkpoint's name of a piece of a layer's tensor. */
 void sw_block_piece_name(const struct sw_model_config *config, int64_t layer, enum sw_block_tensor tensor, int piece,
                          char *out, size_t out_bytes);
+/* Returns which matrix of an expert a tensor is, or is an adapter of, by its name (enum sw_expert_matrix); -1: it is no
+ * expert's. */
+int sw_expert_matrix_of(const struct sw_model_config *config, const char *name);
 
 /* Helpers for the functions of families. A field that is null counts as missing, as it does in transformers. */
 const json_t *sw_config_field_of(const json_t *root, const char *name);

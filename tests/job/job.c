@@ -180,9 +180,59 @@ static void the_first_job_stays_as_it_is(void **state) {
     sw_options_release(&sw_plan_command, &settings);
 }
 
+/* Returns the forward pass of all units for one token, and checks that a block's products make up what is trained. */
+static double forward_of(const struct sw_job *job) {
+    const struct sw_plan *plan = job->plan;
+    double flops = 0.0;
+    for (int64_t u = 1; u < plan->spec.units->count; u++) { /* the embedding multiplies nothing */
+        const struct sw_unit_cost *cost = &plan->spec.cost[u];
+        flops += cost->forward_flops;
+        assert_true(cost->first_product_flops >= 0.0 && cost->last_product_flops >= 0.0 &&
+                    cost->first_product_flops + cost->last_product_flops + cost->frozen_flops <=
+                        cost->forward_flops * (1.0 + 1e-9));
+    }
+    return flops / (double)(job->settings->micro_batch * job->settings->seq);
+}
+
+/* Whole, as units, in groups of ranks and frozen: a token goes through the chosen experts only. A training step has
+ * three times the operations of a forward pass. */
+static void the_chosen_experts_count(void **state) {
+    (void)state;
+    static const struct {
+        int64_t expert_group, experts, tensor;
+        const char *freeze;
+    } cases[] = {{0}, {.expert_group = 2}, {.experts = 4}, {.tensor = 4}, {.freeze = "*.experts.*"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct sw_settings settings;
+        struct sw_job job;
+        make_settings(&settings);
+        free(settings.model);
+        free(settings.machine);
+        settings.model = strdup("mixtral-8x7b");
+        settings.machine = strdup("h100");
+        settings.device_memory = settings.host_memory = INT64_C(1) << 40;
+        settings.micro_batch = 1;
+        settings.batch_tokens = 4 * settings.seq;
+        settings.expert_group = cases[i].expert_group;
+        settings.experts = cases[i].experts;
+        settings.tensor = cases[i].tensor;
+        settings.ranks = cases[i].experts + cases[i].tensor;
+        settings.tuning.freeze = cases[i].freeze;
+        assert_int_equal(sw_job_open(&(struct sw_job_spec){.settings = &settings, .folder = "."}, &job), SW_OK);
+        const double ranks = cases[i].tensor > 0 ? (double)cases[i].tensor : 1.0;
+        const double wanted = sw_model_flops_per_token(&job.config, settings.seq) / 3.0 / ranks;
+        const double found = forward_of(&job);
+        if (fabs(found / wanted - 1.0) > 0.02)
+            fail_msg("case %zu: %g operations of a token's forward pass, not %g", i, found, wanted);
+        sw_job_release(&job);
+        settings.tuning.freeze = NULL;
+        sw_options_release(&sw_plan_command, &settings);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_varied_job_is_the_job_that_would_be_opened),
-                                       cmocka_unit_test(a_varied_job_shares_what_stays_the_same),
-                                       cmocka_unit_test(the_first_job_stays_as_it_is)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_chosen_experts_count), cmocka_unit_test(a_varied_job_is_the_job_that_would_be_opened),
+        cmocka_unit_test(a_varied_job_shares_what_stays_the_same), cmocka_unit_test(the_first_job_stays_as_it_is)};
     return cmocka_run_group_tests_name("job", tests, NULL, NULL);
 }

@@ -13,7 +13,8 @@ enum {
     BASE_SEED = 1 << 21,
     GROUP_SEED = 1 << 22,
     SPANS_SEED = 1 << 23,
-    TRAINED_SEED = 3 << 20
+    TRAINED_SEED = 3 << 20,
+    EXPERTS_SEED = 5 << 20
 };
 
 int64_t plans_draw(struct plans_random *random, int64_t least, int64_t most) {
@@ -146,6 +147,32 @@ void plans_train_all(struct sw_units *units) {
         units->unit[u].trained_grain = 0;
 }
 
+/* Makes the costs of a unit those of a block without its experts (`index` 0), or of a unit of its experts, which
+ * continues the block and, from the second on, shares the input of the one before. */
+static void cost_experts(struct plans_random *experts, int64_t index, struct sw_unit_cost *cost) {
+    cost->routing_bytes = index == 0 ? plans_draw(experts, 1, 1 << 10) : 0;
+    cost->continues = cost->routed = index > 0;
+    cost->shares_input = index > 1;
+}
+
+/* In a fifth of the plans the blocks are mixtures whose experts are units. In a third of these, most units of experts
+ * are frozen. */
+static void draw_experts(struct plans_random *random, struct sw_units *units, const struct sw_plan_spec *spec) {
+    struct plans_random experts = {.seed = random->seed + EXPERTS_SEED};
+    if (units->count < 5 || plans_draw(&experts, 0, 4) > 0)
+        return;
+    const int64_t block = 1 + plans_draw(&experts, 1, units->count - 3);
+    const bool freezes = spec->train && plans_draw(&experts, 0, 2) == 0;
+    for (int64_t u = 1; u + 1 < units->count; u++) {
+        const int64_t index = (u - 1) % block;
+        cost_experts(&experts, index, &random->cost[u]);
+        if (freezes && index > 0 && plans_draw(&experts, 0, 3) > 0)
+            units->unit[u].trained_grain = units->unit[u].grains;
+    }
+    if (freezes) /* something is trained, whatever was frozen before */
+        units->unit[units->count - 1].trained_grain = units->unit[units->count - 1].base_grains = 0;
+}
+
 struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_units, int64_t most_grains,
                                       struct sw_units **out_units) {
     if (most_units > PLANS_MOST_UNITS)
@@ -196,6 +223,7 @@ struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_
     units->fp8 = spec.type == SW_BF16 && plans_draw(random, 0, 1) == 1;
     draw_parts(random, units, &spec);
     draw_base(random, units, &spec);
+    draw_experts(random, units, &spec);
     spec.place.trained = (sw_tier)plans_draw(&(struct plans_random){.seed = random->seed + TRAINED_SEED}, 0, SW_NVME);
     return spec;
 }
