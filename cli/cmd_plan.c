@@ -1,9 +1,9 @@
 #include "cli/answer_text.h"
 #include "cli/commands.h"
+#include "cli/plan_sizes.h"
 #include "core/log.h"
 #include "core/size.h"
 #include "job/job.h"
-#include "job/largest.h"
 #include "job/settings/room.h"
 #include "job/settings/settings.h"
 #include "job/store.h"
@@ -23,141 +23,12 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Prints the least budgets with which the model trains, and its speed. The plan must be made and predicted. */
-
 enum { INDENT = 2 };
-/* The speed of --largest auto, in tokens per second: about ten million tokens per day. */
-#define AUTO_LEAST_TOKENS_PER_S 100.0
-
-static void print_row(const struct sw_largest *found) {
-    char parameters[SW_COUNT_CHARS], disk[SW_SIZE_CHARS], rate[SW_COUNT_CHARS];
-    if (found->config.layers == 0) {
-        printf("%*s%-8s none: %s\n", INDENT, "", found->config.family, sw_size_limit_name(found->limit));
-        return;
-    }
-    printf("%*s%-8s%13s%7lld%7lld%9s%11s  %-8s %s\n", INDENT, "", found->config.family,
-           sw_format_large(found->parameters, parameters), (long long)found->config.hidden,
-           (long long)found->config.layers, sw_format_rate(found->tokens_per_s, rate),
-           sw_format_size(found->disk_bytes, disk), found->step.bottleneck, sw_size_limit_name(found->limit));
-}
-
-static json_t *row_json(const struct sw_largest *found) {
-    const struct sw_model_config *c = &found->config;
-    const char *limit = sw_size_limit_name(found->limit);
-    if (c->layers == 0)
-        return json_pack("{s:s, s:n, s:s}", "family", c->family, "parameters", "limit", limit);
-    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:s, s:s}", "family", c->family, "parameters",
-                     (json_int_t)found->parameters, "disk_bytes", (json_int_t)found->disk_bytes, "layers",
-                     (json_int_t)c->layers, "hidden", (json_int_t)c->hidden, "heads", (json_int_t)c->heads, "kv_heads",
-                     (json_int_t)c->kv_heads, "ffn", (json_int_t)c->ffn, "step_s", found->step.step_s,
-                     "tokens_per_second", found->tokens_per_s, "bottleneck", found->step.bottleneck, "limit", limit);
-}
-
-static sw_status find_one(struct sw_sizing *sizing, const struct sw_model_config *base, double least, json_t *rows) {
-    struct sw_largest found;
-    SW_TRY(sw_sizing_find(sizing, base, least, &found));
-    if (found.config.layers == 0)
-        memcpy(found.config.family, base->family, sizeof found.config.family);
-    if (rows != NULL)
-        json_array_append_new(rows, row_json(&found));
-    else
-        print_row(&found);
-    fflush(stdout);
-    return SW_OK;
-}
-
-/* Searches each family, or only the proportions of `model` unless it is NULL. rows: receives the results; NULL: prints
- * them. */
-static sw_status find_all(struct sw_sizing *sizing, const struct sw_model_config *model, double least, json_t *rows) {
-    if (model != NULL)
-        return find_one(sizing, model, least, rows);
-    for (int i = 0; sw_proportions_at(i) != NULL; i++)
-        SW_TRY(find_one(sizing, &sw_proportions_at(i)->config, least, rows));
-    return SW_OK;
-}
-
-static void print_head(const struct sw_sizing *sizing, const struct sw_settings *settings, double least) {
-    sw_command_print(0, INDENT,
-                     "the largest models that train on %s at %.0f tokens/s or more, predicted, among those %s and "
-                     "deeper ones of the width so found",
-                     sw_sizing_device_name(sizing), least,
-                     settings->model != NULL ? "with the proportions of --model"
-                                             : "with the proportions of each family's largest");
-    printf("%*s%-8s%13s%7s%7s%9s%11s  %-8s %s\n", INDENT, "", "family", "parameters", "hidden", "layers", "tokens/s",
-           "disk", "busiest", "larger lack");
-}
-
-/* Prints the largest models that train on the machine at --largest tokens/s or more: one of each family, or one of
- * --model's proportions. Text, or one object with --json. */
-static sw_status plan_print_largest(const struct sw_settings *settings) {
-    const double least = settings->largest == SW_OPTION_AUTO ? AUTO_LEAST_TOKENS_PER_S : (double)settings->largest;
-    struct sw_model_config model;
-    struct sw_sizing *sizing;
-    if (settings->model != NULL)
-        SW_TRY(sw_config_load(settings->model, &model));
-    SW_TRY(sw_sizing_open(settings, &sizing));
-    json_t *rows = settings->json ? json_array() : NULL;
-    if (!settings->json)
-        print_head(sizing, settings, least);
-    const sw_status status = find_all(sizing, settings->model != NULL ? &model : NULL, least, rows);
-    sw_sizing_close(sizing);
-    if (status == SW_OK && settings->json)
-        return sw_command_print_json(json_pack("{s:f, s:o}", "least_tokens_per_second", least, "largest", rows));
-    json_decref(rows);
-    return status;
-}
-
-/* Writes a budget as its flag takes it. sw_least_memory rounds budgets to whole MiB, or to KiB if they are small. */
-static const char *budget_to_text(int64_t bytes, char text[SW_SIZE_CHARS]) {
-    const bool whole = bytes >= (INT64_C(64) << 20);
-    snprintf(text, SW_SIZE_CHARS, "%lld%s", (long long)sw_div_up(bytes, INT64_C(1) << (whole ? 20 : 10)),
-             whole ? "MiB" : "KiB");
-    return text;
-}
-
-static void print_budgets(const struct sw_what_if *row) {
-    char device[SW_SIZE_CHARS], host[SW_SIZE_CHARS], disk[SW_SIZE_CHARS], rate[SW_COUNT_CHARS];
-    printf("%*s%-20s%12s%12s%12s", INDENT, "", row->what, budget_to_text(row->device_memory, device),
-           budget_to_text(row->host_memory, host), row->fits ? sw_format_size(row->disk_bytes, disk) : "?");
-    if (row->fits && isfinite(row->tokens_per_s))
-        printf("%11s  %s\n", sw_format_rate(row->tokens_per_s, rate), row->step.bottleneck);
-    else
-        puts("          ?");
-}
-
-static json_t *budgets_json(const struct sw_what_if *row) {
-    const bool known = row->fits && isfinite(row->tokens_per_s);
-    return json_pack("{s:s, s:I, s:I, s:o, s:o, s:o, s:o}", "what", row->what, "device_memory",
-                     (json_int_t)row->device_memory, "host_memory", (json_int_t)row->host_memory, "disk_bytes",
-                     row->fits ? json_integer((json_int_t)row->disk_bytes) : json_null(), "step_s",
-                     known ? json_real(row->step.step_s) : json_null(), "tokens_per_second",
-                     known ? json_real(row->tokens_per_s) : json_null(), "bottleneck",
-                     known ? json_string(row->step.bottleneck) : json_null());
-}
-
-static sw_status plan_print_smallest(const struct sw_job *p) {
-    struct sw_what_if row[SW_LEASTS];
-    SW_TRY(sw_least_memory(p, row));
-    if (p->settings->json) {
-        json_t *rows = json_array();
-        for (int i = 0; i < SW_LEASTS; i++)
-            json_array_append_new(rows, budgets_json(&row[i]));
-        return sw_command_print_json(json_pack("{s:s, s:o}", "model", p->settings->model, "smallest", rows));
-    }
-    sw_command_print(0, INDENT,
-                     "%s trains with these budgets of --device-memory and --host-memory and --micro-batch %lld, "
-                     "predicted",
-                     p->settings->model, (long long)p->settings->micro_batch);
-    printf("%*s%-20s%12s%12s%12s%11s  %s\n", INDENT, "", "budgets", "device", "host", "disk", "tokens/s", "busiest");
-    for (int i = 0; i < SW_LEASTS; i++)
-        print_budgets(&row[i]);
-    return SW_OK;
-}
 
 /* Prints what would help. NULL: nothing was tried, because it would take too long. */
 struct sw_helps;
 
-enum { SENTENCE_CHARS = 1024, LANES_INDENT = 4, GROUP_COLUMN = 10, GROUP_INDENT = 12 };
+enum { SENTENCE_CHARS = 1024, LANES_INDENT = 4, COLUMN_GAP = 2 };
 
 static void print_simulation(const struct sw_job *p, const char *name, const struct sw_simulation *s) {
     char lanes[SENTENCE_CHARS] = "", time[SW_TIME_TEXT_CHARS], rate[SW_COUNT_CHARS];
@@ -502,27 +373,29 @@ static void print_nodes(const struct sw_job *p) {
                      sw_format_size(of_node * sw_plan_disk_bytes(p->plan), disk));
 }
 
-static void print_group_price(const struct sw_tensor_price *price) {
+/* Prints a row of a table whose first column is `width` characters wide. */
+static void print_size_price(const struct sw_size_price *price, int width) {
     char device[SW_SIZE_CHARS], host[SW_SIZE_CHARS], time[SW_TIME_TEXT_CHARS];
-    printf("  %8lld", (long long)price->ranks);
+    printf("  %*lld", width, (long long)price->size);
     if (isfinite(price->step_s)) {
         printf("%11s%13s%13s  %s\n", sw_format_seconds(price->step_s, time),
                sw_format_size(price->peak_bytes[SW_DEVICE], device), sw_format_size(price->peak_bytes[SW_HOST], host),
                price->bottleneck);
         return;
     }
-    printf("%*s", GROUP_INDENT - GROUP_COLUMN, "");
-    sw_command_print(GROUP_INDENT, GROUP_INDENT, "refused: %s", price->refused);
+    printf("%*s", COLUMN_GAP, "");
+    sw_command_print(COLUMN_GAP + width + INDENT, COLUMN_GAP + width + INDENT, "refused: %s", price->refused);
 }
 
-/* Prints the sizes of tensor groups that --tensor auto compared. */
-static void print_group_prices(const struct sw_tensor_prices *prices) {
+/* Prints the sizes that a flag compared which was "auto". */
+static void print_size_prices(const char *flag, const struct sw_size_prices *prices) {
+    const int width = (int)strlen(flag);
     if (prices->count == 0)
         return;
-    printf("--tensor auto is --tensor %lld, by predicted step:\n", (long long)prices->size[prices->chosen].ranks);
-    printf("  %8s%11s%13s%13s  %s\n", "--tensor", "step", "device", "host", "limited by");
+    printf("%s auto is %s %lld, by predicted step:\n", flag, flag, (long long)prices->size[prices->chosen].size);
+    printf("  %s%11s%13s%13s  %s\n", flag, "step", "device", "host", "limited by");
     for (int i = 0; i < prices->count; i++)
-        print_group_price(&prices->size[i]);
+        print_size_price(&prices->size[i], width);
 }
 
 /* Prints that the plan fits and with what, how long a step and the run take, what is written, and the command that
@@ -548,7 +421,8 @@ static void plan_answer_print(const struct sw_job *p, int argc, char *const *arg
     print_data(p);
     sw_answer_print_times(&answer, stdout);
     print_nodes(p);
-    print_group_prices(&p->tensor_prices);
+    print_size_prices("--tensor", &p->tensor_prices);
+    print_size_prices("--expert-group", &p->expert_prices);
     print_command(s, argc, argv);
     if (!s->explain)
         puts("--explain shows where everything lives, and what was compared");
@@ -735,16 +609,16 @@ static json_t *tensor_json(const struct sw_job *p) {
                      p->price.groups_in_nodes_s > 0.0 ? json_real(p->price.groups_in_nodes_s) : json_null());
 }
 
-/* Returns the comparison of --tensor auto, or null if the group size was given. */
-static json_t *tensor_choice_json(const struct sw_tensor_prices *prices) {
+/* Returns the comparison of a flag that was "auto", or null if the size was given. name: the size's member. */
+static json_t *size_choice_json(const char *name, const struct sw_size_prices *prices) {
     if (prices->count == 0)
         return json_null();
     json_t *sizes = json_array();
     for (int i = 0; i < prices->count; i++) {
-        const struct sw_tensor_price *price = &prices->size[i];
+        const struct sw_size_price *price = &prices->size[i];
         const bool fits = isfinite(price->step_s);
         json_array_append_new(
-            sizes, json_pack("{s:I, s:o, s:s?, s:s?, s:o}", "ranks", (json_int_t)price->ranks, "step_s",
+            sizes, json_pack("{s:I, s:o, s:s?, s:s?, s:o}", name, (json_int_t)price->size, "step_s",
                              real_or_null(price->step_s), "bottleneck", price->bottleneck, "refused",
                              fits ? NULL : price->refused, "peak_bytes",
                              fits ? json_pack("{s:I, s:I}", "device", (json_int_t)price->peak_bytes[SW_DEVICE], "host",
@@ -854,7 +728,9 @@ static sw_status print_json(const struct sw_job *p, const struct sw_helps *helps
                         sw_settings_most_state_ranks(p->settings) > 1 ? json_integer(p->plan->spec.zero) : json_null());
     json_object_set_new(root, "tensor", tensor_json(p));
     json_object_set_new(root, "expert_ranks", json_integer(p->settings->experts));
-    json_object_set_new(root, "tensor_choice", tensor_choice_json(&p->tensor_prices));
+    json_object_set_new(root, "tensor_choice", size_choice_json("ranks", &p->tensor_prices));
+    json_object_set_new(root, "expert_group", json_integer(p->settings->expert_group));
+    json_object_set_new(root, "expert_group_choice", size_choice_json("experts", &p->expert_prices));
     json_object_set_new(root, "nodes", nodes_json(p));
     json_object_set_new(root, "secondary", secondary_json(p->plan));
     json_object_set_new(root, "quantized", quantized_json(p->plan));
@@ -926,7 +802,7 @@ static sw_status answer(struct sw_job *p, int argc, char **argv) {
     if (p->settings->svg != NULL)
         SW_TRY(write_svg(p));
     if (p->settings->smallest_machine)
-        return plan_print_smallest(p);
+        return sw_plan_print_smallest(p);
     const bool tries = p->settings->explain && sw_what_helps_is_quick(p);
     struct sw_helps helps;
     if (p->settings->json) {
@@ -957,7 +833,7 @@ static sw_status check_ranks(const struct sw_settings *settings, struct sw_ranks
 static sw_status find_largest(const struct sw_settings *settings, const struct sw_ranks *ranks) {
     if (sw_ranks_count(ranks) > 1)
         return sw_fail(SW_ERR_USAGE, "--largest plans on one rank; start it without mpirun");
-    return plan_print_largest(settings);
+    return sw_plan_print_largest(settings);
 }
 
 static sw_status plan(struct sw_settings *settings, struct sw_ranks *ranks, int argc, char **argv) {

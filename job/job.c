@@ -15,6 +15,7 @@
 #include "core/status.h"
 #include "job/machine/gpu_trust.h"
 #include "job/settings/schedule.h"
+#include "job/sizes.h"
 #include "job/what_if.h"
 #include "model/hf/in_place.h"
 #include "offload/simulate/outline_price.h"
@@ -74,7 +75,7 @@ static sw_status open_inputs(struct sw_job *job, const struct sw_job_spec *spec)
         job->config = *spec->config;
     else
         SW_TRY(sw_config_load(job->settings->model, &job->config));
-    SW_TRY(sw_model_group_experts(&job->config, job->settings->expert_group));
+    SW_TRY(sw_job_group_experts(job));
     SW_TRY(sw_settings_check(job->settings));
     SW_TRY(sw_as_usage(sw_settings_check_tensor_ranks(job->settings)));
     if (spec->folder != NULL)
@@ -166,8 +167,9 @@ sw_status sw_job_open(const struct sw_job_spec *spec, struct sw_job *out) {
     SW_TRY(spec->agree != NULL ? spec->agree(spec->caller, out) : agree_on_inputs(out));
     SW_TRY(sw_ranks_use_gpu(ranks, &out->devices));
     SW_TRY(choose_in_place(out, spec));
-    if (sw_tensor_is_open(spec->settings)) {
-        SW_TRY(sw_tensor_choose(out));
+    const bool tensor_open = sw_tensor_is_open(spec->settings);
+    if (tensor_open || sw_expert_group_is_open(spec->settings)) {
+        SW_TRY(tensor_open ? sw_tensor_choose(out) : sw_expert_group_choose(out));
         if (spec->regroup != NULL)
             SW_TRY(spec->regroup(spec->caller, out));
         if (out->plan != NULL)

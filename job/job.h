@@ -13,31 +13,25 @@
 #include "job/store.h"
 #include "offload/simulate/simulate.h"
 
-/* Chooses the size of tensor groups (--tensor auto). Plans the training with each size that divides the ranks, the
- * heads and the key-value heads of the model, and takes the one with the shortest predicted step. Bits depend on the
- * size, so a run keeps it. */
-enum { SW_TENSOR_MOST_SIZES = 64, SW_TENSOR_REFUSAL_CHARS = 512, SW_TENSOR_CHOICE_CHARS = 1024 };
-
-/* The price of a size of groups. */
-struct sw_tensor_price {
-    int64_t ranks;                         /* ranks of a group */
-    double step_s;                         /* predicted seconds of a step; infinite: no plan */
-    int64_t peak_bytes[SW_TIERS];          /* of device and host; 0: no plan */
-    const char *bottleneck;                /* as in struct sw_simulation; NULL: no plan */
-    char refused[SW_TENSOR_REFUSAL_CHARS]; /* why there is no plan; "": there is one */
-};
-
-struct sw_tensor_prices {
-    struct sw_tensor_price size[SW_TENSOR_MOST_SIZES]; /* in ascending order; filled only on rank 0 */
-    int count;                                         /* entries of `size`; 0: the size was not open */
-    int chosen;                                        /* index of the size that was chosen */
-};
-
-/* Tells whether the size of groups is to be chosen. */
+/* Tell whether the size of tensor groups, or the experts of a unit, are to be chosen (job/sizes.h). */
 bool sw_tensor_is_open(const struct sw_settings *settings);
+bool sw_expert_group_is_open(const struct sw_settings *settings);
 
-/* Writes the choice and its reason in one sentence. */
-const char *sw_tensor_choice_text(const struct sw_tensor_prices *prices, char out[SW_TENSOR_CHOICE_CHARS]);
+/* The price of a size that --tensor auto or --expert-group auto compared. */
+enum { SW_MOST_SIZES = 64, SW_SIZE_REFUSAL_CHARS = 512 };
+struct sw_size_price {
+    int64_t size;                        /* ranks of a tensor group, or experts of a unit */
+    double step_s;                       /* predicted seconds of a step; infinite: no plan */
+    int64_t peak_bytes[SW_TIERS];        /* of device and host; 0: no plan */
+    const char *bottleneck;              /* as in struct sw_simulation; NULL: no plan */
+    char refused[SW_SIZE_REFUSAL_CHARS]; /* why there is no plan; "": there is one */
+};
+
+struct sw_size_prices {
+    struct sw_size_price size[SW_MOST_SIZES]; /* in the order in which they were tried; filled only on rank 0 */
+    int count;                                /* entries of `size`; 0: the size was not open */
+    int chosen;                               /* index of the size that was chosen */
+};
 
 /* The length of one pass over --data. */
 struct sw_data_pass {
@@ -83,9 +77,10 @@ struct sw_job {
     bool measures;             /* measure this machine now instead of taking its profile */
     struct sw_profile profile; /* of the machine; empty until this machine is asked for it, and always with --rates */
     struct sw_model *model;
-    struct sw_plan *plan;                  /* an outline until it is priced */
-    struct sw_machine_rates rates;         /* of the model's units; empty until the job is priced */
-    struct sw_tensor_prices tensor_prices; /* predicted times of the sizes of tensor groups that --tensor left open */
+    struct sw_plan *plan;                /* an outline until it is priced */
+    struct sw_machine_rates rates;       /* of the model's units; empty until the job is priced */
+    struct sw_size_prices tensor_prices; /* of the sizes of tensor groups that --tensor auto compared */
+    struct sw_size_prices expert_prices; /* of the units of experts that --expert-group auto compared */
     struct sw_job_price price;
     struct sw_price_memory *memory; /* prices of the steps that were simulated, for varied jobs too */
     const struct sw_job *of;        /* the job that this one varies; NULL: this one was opened */
@@ -117,7 +112,7 @@ struct sw_job_spec {
     /* Compares what must be equal on all ranks. NULL: compares model, precision and kind of device, and sets budgets to
      * the smallest of any rank. */
     sw_status (*agree)(void *context, struct sw_job *job);
-    /* Called after the size of tensor groups was chosen, if it was open. */
+    /* Called after the size of tensor groups or the experts of a unit were chosen, if one was open. */
     sw_status (*regroup)(void *context, struct sw_job *job);
 };
 
@@ -126,6 +121,9 @@ struct sw_job_spec {
 sw_status sw_job_open(const struct sw_job_spec *spec, struct sw_job *out);
 /* Releases everything except the settings. */
 void sw_job_release(struct sw_job *job);
+
+/* Makes units of the experts of the job's model, as the settings say. */
+sw_status sw_job_group_experts(struct sw_job *job);
 
 /* Marks the units of the job's own model whose frozen weights are read in place. */
 void sw_job_mark_in_place(struct sw_job *job);
@@ -180,11 +178,5 @@ double sw_job_run_s(const struct sw_job *job);
 double sw_job_token_flops(const struct sw_job *job);
 /* Writes the file of --rates again, with the rates measured since. Does nothing without --rates. */
 sw_status sw_job_keep_rates(const struct sw_job *job);
-
-/* Chooses the size for a job that has no model yet, and whose settings were resolved as if each rank had whole layers.
- * Sets settings->tensor, resolves what depends on it, groups the ranks, and fills job->tensor_prices. Rank 0 decides;
- * all ranks call it together. If a single process plans for a described machine, the job may also get its model, rates
- * and chosen outline. SW_ERR_BUDGET or SW_ERR_ARG: no size has a plan. */
-sw_status sw_tensor_choose(struct sw_job *job);
 
 #endif

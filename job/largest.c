@@ -43,6 +43,7 @@ sw_status sw_sizing_open(const struct sw_settings *settings, struct sw_sizing **
     static char any_model[] = ANY_MODEL;
     s->settings = s->any = *settings;
     s->any.model = any_model;
+    s->any.expert_group = 0;
     struct sw_job *machine = &s->machine;
     sw_status status =
         sw_job_open(&(struct sw_job_spec){.settings = &s->any, .folder = ".", .unplanned = true}, machine);
@@ -107,6 +108,26 @@ static bool make_config(const struct shapes *shapes, int64_t layers, struct sw_m
     return made;
 }
 
+/* Makes the outline of a size, with the units of experts that the settings name. --expert-group auto takes whole blocks
+ * if they fit, else the largest units that do; a model without experts has whole blocks. */
+static sw_status outline_size(const struct sw_sizing *s, struct sw_job_change change, struct sw_job *out) {
+    const int64_t experts = change.config->experts;
+    if (change.settings.expert_group != SW_OPTION_AUTO && experts > 0)
+        return sw_job_with(&s->machine, &change, out);
+    change.settings.expert_group = 0;
+    sw_status status = sw_job_with(&s->machine, &change, out);
+    const bool open = s->settings.expert_group == SW_OPTION_AUTO;
+    for (int64_t group = experts; open && status == SW_ERR_BUDGET && group >= 1; group--) {
+        if (experts % group != 0)
+            continue;
+        sw_error_clear();
+        sw_job_release(out);
+        change.settings.expert_group = group;
+        status = sw_job_with(&s->machine, &change, out);
+    }
+    return status;
+}
+
 /* Makes the outline of the plan for a model of `layers` layers. A size that does not fit is no error. The caller
  * releases the size's job, even after a failure. */
 static sw_status plan_size(const struct sw_sizing *s, const struct shapes *shapes, int64_t layers, struct size *out) {
@@ -117,7 +138,7 @@ static sw_status plan_size(const struct sw_sizing *s, const struct shapes *shape
         return SW_OK;
     /* A --seq beyond the model's positions is treated as a question about a model made for it. */
     config.max_positions = sw_max_i64(config.max_positions, s->settings.seq);
-    const sw_status status = sw_job_with(&s->machine, &change, &out->job);
+    const sw_status status = outline_size(s, change, &out->job);
     out->fits = status == SW_OK;
     if (status != SW_ERR_BUDGET)
         return status;

@@ -26,6 +26,11 @@ sw_status sw_job_place(struct sw_job *job, const char *folder) {
     return sw_places_of(&job->settings->nvme, folder, &owner, &job->places);
 }
 
+sw_status sw_job_group_experts(struct sw_job *job) {
+    const int64_t experts = job->settings->expert_group;
+    return experts == SW_OPTION_AUTO ? SW_OK : sw_model_group_experts(&job->config, experts);
+}
+
 void sw_job_mark_in_place(struct sw_job *job) {
     if (job->in_place != NULL)
         sw_in_place_mark(job->in_place, sw_settings_type(job->settings), sw_model_tunable_units(job->model));
@@ -68,7 +73,8 @@ static sw_status resolve(struct sw_job *job) {
 static sw_status make_model(struct sw_job *job, bool another) {
     const struct sw_job *of = job->of;
     const struct sw_model_shape shape = sw_job_shape(job), before = sw_job_shape(of);
-    job->model = another || !same_shape(&shape, &before) ? NULL : of->model;
+    const bool same = same_shape(&shape, &before) && job->config.expert_group == of->config.expert_group;
+    job->model = another || !same ? NULL : of->model;
     if (job->model != NULL)
         return SW_OK;
     SW_TRY(sw_model_create(&job->config, &shape, job->devices.compute, &job->model));
@@ -98,6 +104,7 @@ sw_status sw_job_with(const struct sw_job *job, const struct sw_job_change *chan
     }
     if (change->resolves)
         SW_TRY(resolve(out));
+    SW_TRY(sw_job_group_experts(out));
     SW_TRY(make_model(out, change->config != NULL));
     return out->settings->group > 0 ? sw_settings_outline(out->settings, out->model, NULL, &out->plan)
                                     : sw_plan_fit(out->settings, out->model, &out->plan);
@@ -157,250 +164,6 @@ void sw_job_release(struct sw_job *job) {
     else
         release_opened(job);
     *job = (struct sw_job){0};
-}
-
-/* --tensor auto: prices each possible size of tensor groups and takes the fastest.
- *
- * Each size is a varied job with a model of its own, since a rank's units depend on the size. All sizes get a quick
- * search; those close to the best get the full search, so that the winner is not decided by the noise of a quick one.
- * Larger groups exclude other flags and must save something to be chosen.
- *
- * Only rank 0 prices: its choice is spread, because two ranks with equal inputs but other measurements could choose
- * differently. */
-
-/* The share of a step that larger groups must save, because groups exclude other flags. */
-#define LEAST_SAVED 0.005
-/* Sizes whose quick searches are this close get a full search. */
-#define CLOSE 0.02
-
-/* The job with one size of groups. */
-struct attempt {
-    struct sw_job job;
-    bool fits;     /* false: there is no plan; `price` has the reason */
-    bool searched; /* searched as thoroughly as a plan of a given size */
-    struct sw_tensor_price *price;
-};
-
-bool sw_tensor_is_open(const struct sw_settings *settings) {
-    return settings->tensor == SW_OPTION_AUTO;
-}
-
-/* Returns unresolved settings with groups of `group` ranks. An open micro-batch depends on them. */
-static struct sw_job_change with_groups(const struct sw_job *job, int64_t group) {
-    struct sw_job_change change = {.settings = *job->settings, .resolves = true};
-    change.settings.tensor = group;
-    if (change.settings.micro_batch_open)
-        change.settings.micro_batch = SW_OPTION_AUTO;
-    return change;
-}
-
-/* Notes why a size has no plan. A failure that is not a refusal ends the choice. */
-static sw_status refuse(struct attempt *a, sw_status status) {
-    if (status != SW_ERR_BUDGET && status != SW_ERR_ARG && status != SW_ERR_USAGE && status != SW_ERR_UNSUPPORTED)
-        return status;
-    *a->price = (struct sw_tensor_price){.ranks = a->price->ranks, .step_s = INFINITY};
-    snprintf(a->price->refused, sizeof a->price->refused, "%s", sw_error_message(status));
-    sw_error_clear();
-    a->fits = false;
-    return SW_OK;
-}
-
-/* Makes the usual outline again: a search begins with it, and not with the result of the search before. */
-static sw_status outline_again(struct sw_job *job) {
-    sw_plan_destroy(job->plan);
-    job->plan = NULL;
-    return sw_plan_fit(job->settings, job->model, &job->plan);
-}
-
-static sw_status simulate(struct attempt *a, int64_t most_ops) {
-    struct sw_job *job = &a->job;
-    struct sw_outline_price found;
-    /* The search before may have raised the chunks. */
-    if (job->settings->auto_chunk_grains > 0)
-        job->settings->chunk_grains = job->settings->auto_chunk_grains;
-    a->searched = most_ops == SW_SEARCH_OPS;
-    if (a->searched)
-        SW_TRY(outline_again(job));
-    SW_TRY(sw_job_choose(job, most_ops));
-    SW_TRY(sw_outline_simulate(job->plan, &job->rates.rates, INFINITY, job->memory, &found));
-    if (!found.simulated)
-        return sw_fail(SW_ERR_ARG, "its plan has more operations than a plan may have; use a larger --chunk-grains");
-    a->price->step_s = found.step.step_s;
-    a->price->bottleneck = found.step.bottleneck;
-    for (int tier = SW_DEVICE; tier < SW_NVME; tier++)
-        a->price->peak_bytes[tier] = job->plan->tier_bytes[tier];
-    return SW_OK;
-}
-
-/* The rates belong to the attempt's model, however often it is priced. */
-static sw_status price_attempt(struct attempt *a, int64_t most_ops) {
-    sw_status status = a->job.rates.units == NULL ? sw_job_count_rates(&a->job) : SW_OK;
-    if (status == SW_OK)
-        status = simulate(a, most_ops);
-    return status == SW_OK ? SW_OK : refuse(a, status);
-}
-
-/* The attempts of rank 0, which prices them. */
-struct attempts {
-    struct sw_job *job;
-    struct attempt *of_size;
-    struct sw_tensor_prices *prices;
-};
-
-static sw_status make_outlines(struct attempts *all, bool *out_drives) {
-    for (int i = 0; i < all->prices->count; i++) {
-        struct attempt *a = &all->of_size[i];
-        const struct sw_job_change change = with_groups(all->job, a->price->ranks);
-        const sw_status status = sw_job_with(all->job, &change, &a->job);
-        a->fits = status == SW_OK;
-        if (status != SW_OK)
-            SW_TRY(refuse(a, status));
-        *out_drives |= a->fits && sw_plan_uses_nvme(a->job.plan);
-    }
-    return SW_OK;
-}
-
-/* Returns the error if no size has a plan: that of the largest. */
-static sw_status fail_all(const struct sw_tensor_prices *prices) {
-    const struct sw_tensor_price *largest = &prices->size[prices->count - 1];
-    return sw_fail(SW_ERR_BUDGET, "--tensor auto finds no plan; with --tensor %lld: %s", (long long)largest->ranks,
-                   largest->refused);
-}
-
-/* Prices the sizes whose step may be shorter than most_s. */
-static sw_status price_below(struct attempts *all, double most_s, int64_t most_ops) {
-    for (int i = 0; i < all->prices->count; i++) {
-        struct attempt *a = &all->of_size[i];
-        a->job.profile = all->job->profile;
-        if (a->fits && !(isfinite(a->price->step_s) && a->price->step_s > most_s))
-            SW_TRY(price_attempt(a, most_ops));
-        sw_ranks_tick(all->job->ranks);
-    }
-    return SW_OK;
-}
-
-/* Takes the size with the shortest step. Returns how many sizes with a plan are close to it. */
-static int choose(struct sw_tensor_prices *prices) {
-    const struct sw_tensor_price *size = prices->size;
-    int close = 0;
-    prices->chosen = 0;
-    for (int i = 1; i < prices->count; i++) {
-        const double most_s = size[prices->chosen].step_s * (1.0 - LEAST_SAVED);
-        if (size[i].step_s < most_s)
-            prices->chosen = i;
-    }
-    for (int i = 0; i < prices->count; i++)
-        close += isfinite(size[i].step_s) && size[i].step_s <= size[prices->chosen].step_s * (1.0 + CLOSE);
-    return close;
-}
-
-static sw_status price_all(struct attempts *all) {
-    struct sw_tensor_prices *prices = all->prices;
-    SW_TRY(price_below(all, INFINITY, SW_SEARCH_QUICK_OPS));
-    if (choose(prices) > 1) {
-        const double least_s = prices->size[prices->chosen].step_s;
-        SW_TRY(price_below(all, least_s * (1.0 + CLOSE), SW_SEARCH_OPS));
-        choose(prices);
-    }
-    return isfinite(prices->size[prices->chosen].step_s) ? SW_OK : fail_all(prices);
-}
-
-/* Rank 0 makes the outlines. All ranks find the profile, measuring it together if it is not kept. Rank 0 prices. */
-static sw_status compare(struct attempts *all) {
-    struct sw_job *job = all->job;
-    struct sw_profile_need need = {.why = ", to choose the size of tensor groups; it is kept"};
-    SW_TRY(sw_ranks_first(job->ranks, make_outlines(all, &need.drives)));
-    SW_TRY(sw_ranks_spread(job->ranks, "use of drives", &need.drives, sizeof need.drives));
-    if (!job->is_described)
-        SW_TRY(sw_job_find_profile(job, &need));
-    return sw_ranks_first(job->ranks, price_all(all));
-}
-
-static bool divides(int64_t group, const struct sw_job *job) {
-    return sw_settings_ranks(job->settings) % group == 0 && job->config.heads % group == 0 &&
-           job->config.kv_heads % group == 0;
-}
-
-static sw_status begin(struct attempts *all) {
-    struct sw_tensor_prices *prices = all->prices;
-    for (int64_t group = 1; group <= sw_settings_ranks(all->job->settings); group++)
-        if (divides(group, all->job) && prices->count < SW_TENSOR_MOST_SIZES)
-            prices->size[prices->count++] = (struct sw_tensor_price){.ranks = group, .step_s = INFINITY};
-    all->of_size = calloc((size_t)prices->count, sizeof *all->of_size);
-    if (all->of_size == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory to choose the size of tensor groups");
-    for (int i = 0; i < prices->count; i++)
-        all->of_size[i].price = &prices->size[i];
-    return SW_OK;
-}
-
-static void end(struct attempts *all) {
-    for (int i = 0; all->of_size != NULL && i < all->prices->count; i++)
-        sw_job_release(&all->of_size[i].job);
-    free(all->of_size);
-}
-
-/* Hands the job the plan of the chosen size, if it was searched as thoroughly as it would be now and by rates that stay
- * valid. Ranks make theirs together. */
-static void hand_over(struct attempts *all) {
-    struct sw_job *job = all->job;
-    struct attempt *a = &all->of_size[all->prices->chosen];
-    if (!a->searched || !job->is_described || sw_ranks_comm(job->ranks) != NULL)
-        return;
-    *job->settings = *a->job.settings;
-    job->model = a->job.model;
-    job->plan = a->job.plan;
-    job->rates = a->job.rates;
-    job->price.choices = a->job.price.choices;
-    a->job.plan = NULL;
-}
-
-/* Sets the size on all ranks. */
-static sw_status take(struct sw_job *job, int64_t group) {
-    const struct sw_device_info info = sw_devices_info(&job->devices);
-    *job->settings = with_groups(job, group).settings;
-    SW_TRY(sw_settings_check(job->settings));
-    return sw_settings_resolve(job->settings, &job->config, &info);
-}
-
-sw_status sw_tensor_choose(struct sw_job *job) {
-    struct sw_tensor_prices *prices = &job->tensor_prices;
-    struct attempts all = {.job = job, .prices = prices};
-    *prices = (struct sw_tensor_prices){0};
-    sw_status status = sw_ranks_agree_on_error(job->ranks, begin(&all));
-    sw_ranks_enter(job->ranks, "choosing the size of tensor groups", 0);
-    if (status == SW_OK)
-        status = compare(&all);
-    sw_ranks_leave(job->ranks);
-    if (status == SW_OK)
-        hand_over(&all);
-    end(&all);
-    SW_TRY(status);
-    int64_t group = prices->size[prices->chosen].ranks;
-    SW_TRY(sw_ranks_spread(job->ranks, "size of tensor groups", &group, sizeof group));
-    if (job->plan == NULL)
-        SW_TRY(sw_ranks_agree_on_error(job->ranks, take(job, group)));
-    return sw_settings_group_ranks(job->settings, job->ranks);
-}
-
-const char *sw_tensor_choice_text(const struct sw_tensor_prices *prices, char out[SW_TENSOR_CHOICE_CHARS]) {
-    const struct sw_tensor_price *chosen = &prices->size[prices->chosen];
-    char time[SW_TIME_TEXT_CHARS];
-    int chars = snprintf(out, SW_TENSOR_CHOICE_CHARS, "--tensor auto is --tensor %lld: a step takes %s",
-                         (long long)chosen->ranks, sw_format_seconds(chosen->step_s, time));
-    for (int i = 0; i < prices->count && chars < SW_TENSOR_CHOICE_CHARS; i++) {
-        const struct sw_tensor_price *price = &prices->size[i];
-        char *at = out + chars;
-        const size_t room = (size_t)(SW_TENSOR_CHOICE_CHARS - chars);
-        if (i == prices->chosen)
-            continue;
-        if (isfinite(price->step_s))
-            chars +=
-                snprintf(at, room, ", %s with %lld", sw_format_seconds(price->step_s, time), (long long)price->ranks);
-        else
-            chars += snprintf(at, room, ", and %lld has no plan", (long long)price->ranks);
-    }
-    return out;
 }
 
 /* With at least the same memory and batch the original plan works too, and a short search may find none that is faster.

@@ -18,6 +18,7 @@
 #include "core/status.h"
 #include "job/machine/drives.h"
 #include "job/settings/room.h"
+#include "job/sizes.h"
 #include "job/store.h"
 #include "job/what_if.h"
 #include "model/hf/folder_contents.h"
@@ -295,7 +296,9 @@ static sw_status agree_on_job(void *context, struct sw_job *job) {
     struct sw_trainer *trainer = context;
     SW_TRY(sw_agree_on_inputs(trainer));
     SW_TRY(sw_samples_open(trainer, &trainer->samples));
-    const bool places = sw_tensor_is_open(job->settings) || sw_tuning_freezes(&job->settings->tuning);
+    const struct sw_settings *settings = job->settings;
+    const bool chooses = sw_tensor_is_open(settings) || sw_expert_group_is_open(settings);
+    const bool places = chooses || sw_tuning_freezes(&settings->tuning);
     return places ? sw_ranks_agree_on_error(job->ranks, place_job(trainer)) : SW_OK;
 }
 
@@ -304,7 +307,7 @@ static sw_status open_model(struct sw_trainer *trainer) {
     const struct sw_source_spec spec = {.model = settings->model,
                                         .init = settings->init,
                                         .seed = (uint64_t)settings->seed,
-                                        .expert_group = settings->expert_group,
+                                        .expert_group = sw_expert_group_is_open(settings) ? 0 : settings->expert_group,
                                         .tiles = settings->tiles,
                                         .by_experts = sw_settings_shares_experts(settings),
                                         .tensor_ranks = (int)sw_settings_part_ranks(settings),
@@ -317,13 +320,20 @@ static sw_status open_model(struct sw_trainer *trainer) {
     return sw_run_model_folder(NULL, settings->model, &trainer->model_folder);
 }
 
-/* Opens the source again for the tensor groups that were chosen (struct sw_job_spec): it was opened as if there were
- * none. */
+static void log_choice(const char *flag, const struct sw_size_prices *prices) {
+    char text[SW_SIZE_CHOICE_CHARS];
+    if (prices->count > 0)
+        sw_log_info("%s", sw_size_choice_text(flag, prices, text));
+}
+
+/* Opens the source again for the tensor groups or the units of experts that were chosen (struct sw_job_spec): it was
+ * opened as if there were none. */
 static sw_status regroup_source(void *context, struct sw_job *job) {
     struct sw_trainer *trainer = context;
-    char text[SW_TENSOR_CHOICE_CHARS];
-    if (sw_ranks_rank(job->ranks) == 0)
-        sw_log_info("%s", sw_tensor_choice_text(&job->tensor_prices, text));
+    if (sw_ranks_rank(job->ranks) == 0) {
+        log_choice("--tensor", &job->tensor_prices);
+        log_choice("--expert-group", &job->expert_prices);
+    }
     sw_source_close(trainer->source);
     trainer->source = NULL;
     return sw_ranks_agree_on_error(job->ranks, open_model(trainer));

@@ -291,6 +291,11 @@ static sw_status settings_check_tensor(const struct sw_settings *s) {
     };
     if (sw_settings_shares_experts(s))
         SW_TRY(check_experts(s));
+    if (s->expert_group == SW_OPTION_AUTO && s->rates != NULL)
+        return sw_fail(SW_ERR_ARG, "--rates has the rates of one model's parts, and --expert-group auto compares "
+                                   "several; give --expert-group N, or leave --rates out");
+    if (s->expert_group == SW_OPTION_AUTO && s->tensor == SW_OPTION_AUTO)
+        return sw_fail(SW_ERR_ARG, "--tensor auto and --expert-group auto are two choices; give one of them a number");
     if (s->tensor == SW_OPTION_AUTO)
         return s->rates == NULL ? SW_OK
                                 : sw_fail(SW_ERR_ARG, "--rates has the rates of one model's parts, and --tensor auto "

@@ -348,9 +348,9 @@ static const struct sw_option options[] = {
      .what = "cut attention and MLP of each block into N tiles that are fetched one at a time, for layers too wide "
              "for the device"},
     {.name = "--expert-group", INT(expert_group), .commands = SHAPES, .group = TUNING, .initial = "0", .value = "N",
-     .int_min = 0, .int_max = SW_MOST_EXPERTS,
+     .int_min = 0, .int_max = SW_MOST_EXPERTS, .allow_auto = true,
      .what = "place and fetch each N experts of a block apart from the rest of it, for mixtures of experts whose blocks "
-             "are too large for the device; 0: with the block"},
+             "are too large for the device; 0: with the block; auto: the N with the shortest predicted step"},
     {.name = "--chunk-grains", INT(chunk_grains), .commands = ALL, .group = TUNING, .initial = "auto", .value = "N",
      .int_min = 1, .int_max = SW_MOST_CHUNK_GRAINS, .allow_auto = true,
      .what = "grains (16,384 parameters each) of one transfer or update; auto: 16, with a GPU 64, more for very large "
@@ -443,6 +443,9 @@ static sw_status check_bench_step(const void *target) {
     const struct sw_settings *settings = target;
     if (settings->tensor == SW_OPTION_AUTO)
         return sw_fail(SW_ERR_ARG, "bench step measures whole layers, and --tensor auto may cut them; leave it out");
+    if (settings->expert_group == SW_OPTION_AUTO)
+        return sw_fail(SW_ERR_ARG, "bench step measures one plan, and --expert-group auto compares several; give "
+                                   "--expert-group N");
     if (sw_settings_part_ranks(settings) > 1)
         return sw_fail(SW_ERR_ARG, "bench step measures whole layers, and %s %lld cuts them; leave it out",
                        sw_settings_shares_experts(settings) ? "--experts" : "--tensor",
@@ -574,11 +577,11 @@ static json_t *absolute(const json_t *value) {
 
 /* Prints everything as it was given, "auto" included, with three exceptions. Paths become absolute; those of the
  * settings already are, but text may have been replaced by its tokens there. The learning rate is the run's: another
- * version might choose another. The size of tensor groups is the run's: bits depend on it, and other measurements might
- * choose another. */
+ * version might choose another. The size of tensor groups and the experts of a unit are the run's: bits depend on them,
+ * and other measurements might choose others. */
 static void print_pairs(FILE *to, json_t *given, const json_t *now, const json_t *defaults) {
-    static const char *const resolved[] = {"lr", "model", "nvme", "tensor", NULL}, *const texts[] = {"data", "val",
-                                                                                                     NULL};
+    static const char *const resolved[] = {"lr", "model", "nvme", "tensor", "expert_group", NULL};
+    static const char *const texts[] = {"data", "val", NULL};
     const char *key;
     json_t *value;
     json_object_foreach(given, key, value) {

@@ -557,7 +557,8 @@ static const struct sw_preset others[] = {{"mistral-7b",
 
 /* The largest model of each family; those without a preset are in `others`. Phi-3 is not here, as its proportions are
  * about those of Qwen2.5. */
-static const char *const largest[] = {"gpt2-1.5b", "llama-70b", "mistral-7b", "qwen2.5-14b", "qwen3-32b"};
+static const char *const largest[] = {"gpt2-1.5b", "llama-70b",     "mistral-7b",   "qwen2.5-14b",
+                                      "qwen3-32b", "mixtral-8x22b", "qwen3-30b-a3b"};
 
 const struct sw_preset *sw_proportions_at(int index) {
     if (index < 0 || index >= (int)(sizeof largest / sizeof largest[0]))
@@ -582,7 +583,9 @@ sw_status sw_config_scale(const struct sw_model_config *base, int64_t layers, st
     out->heads = out->kv_heads * group;
     out->hidden = base->hidden * out->heads / base->heads;
     out->ffn = sw_div_up(base->ffn * out->hidden, base->hidden * FFN_MULTIPLE) * FFN_MULTIPLE;
-    if (sw_max_i64(sw_max_i64(out->hidden, out->ffn), out->heads * out->head_dim) > SW_CONFIG_MAX_WIDTH)
+    out->expert_ffn = sw_div_up(base->expert_ffn * out->hidden, base->hidden * FFN_MULTIPLE) * FFN_MULTIPLE;
+    const int64_t inner = sw_max_i64(out->ffn, out->expert_ffn);
+    if (sw_max_i64(sw_max_i64(out->hidden, inner), out->heads * out->head_dim) > SW_CONFIG_MAX_WIDTH)
         return sw_fail(SW_ERR_ARG, "a model of %lld layers would be wider than %lld", (long long)layers,
                        (long long)SW_CONFIG_MAX_WIDTH);
     return SW_OK;

@@ -201,15 +201,38 @@ def load_of_experts_is_in_log_and_report():
     return problems
 
 
-def a_token_fetches_only_its_experts():
-    """Each of four blocks has 32, and a token chooses two: in memory, from the host and from a drive, with the same text."""
-    os.makedirs(path("sparse"))
+def make_sparse():
+    """Writes a config.json of four blocks of 32 experts, of which a token chooses two."""
+    os.makedirs(path("sparse"), exist_ok=True)
     with open(os.path.join(GOLDEN, "qwen3-moe-a", "config.json"), encoding="utf-8") as file:
         config = json.load(file)
     config.pop("num_local_experts", None)
     config.update(vocab_size=256, hidden_size=64, num_hidden_layers=4, num_experts=32, num_experts_per_tok=2,
                   moe_intermediate_size=256)
     program.write(path("sparse", "config.json"), json.dumps(config))
+
+
+def units_of_experts_that_were_chosen_stay():
+    """A run keeps what --expert-group auto chose, in run.json and its recipe, and a resume with more memory obeys it."""
+    make_sparse()
+    run = path("chosen")
+    said = program.must("train", "--model", path("sparse"), "--init", "--data", DATA, "--run", run, "--steps", 2, *program.SHAPE,
+                        "--device-memory", "8MiB", "--expert-group", "auto").err
+    chosen = re.search(r"--expert-group auto is --expert-group (\d+): .*\b0 has no plan", " ".join(said.split()))
+    if not chosen or chosen[1] == "0":
+        return [f"nothing was chosen: {said}"]
+    program.must("resume", run, "--steps", 3, "--device-memory", "256MiB")
+    program.must("verify", run)
+    with open(os.path.join(run, "run.json"), encoding="utf-8") as file:
+        kept = json.load(file)["settings"]["expert_group"]
+    with open(os.path.join(run, "recipe.yaml"), encoding="utf-8") as file:
+        recipe = file.read()
+    return [] if str(kept) == chosen[1] and f"expert-group: {kept}\n" in recipe else [f"{chosen[0]}, but {kept} and {recipe}"]
+
+
+def a_token_fetches_only_its_experts():
+    """In memory, from the host and from a drive, with the same text."""
+    make_sparse()
     program.must("train", "--model", path("sparse"), "--init", "--data", DATA, "--run", path("sparse-run"), "--steps", 2,
                  *program.SHAPE)
     problems, texts = [], []
@@ -259,6 +282,6 @@ def losses_of_routers_need_routers():
 
 script_test.run(a_resumed_run_has_the_same_numbers, what_is_not_trained_stays, an_export_is_a_model, joined_experts_are_read,
                 frozen_experts_stay_and_the_others_train_alike, experts_that_are_units_train_as_blocks_do,
-                a_step_reads_each_expert_once, a_token_fetches_only_its_experts,
+                a_step_reads_each_expert_once, units_of_experts_that_were_chosen_stay, a_token_fetches_only_its_experts,
                 a_quantized_base_has_the_same_text_with_little_memory, load_of_experts_is_in_log_and_report,
                 losses_of_routers_need_routers, what_experts_lack_is_refused_by_name)

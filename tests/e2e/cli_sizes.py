@@ -10,7 +10,7 @@ from program import script_test
 
 SCRATCH = program.scratch_folder()
 MACHINES = os.path.join(os.path.dirname(__file__), "..", "..", "bench", "machines")
-LEAST, FAMILIES = 20000, ["gpt2", "llama", "mistral", "qwen2", "qwen3"]
+LEAST, FAMILIES = 20000, ["gpt2", "llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe"]
 # Each size that is tried is one plan, not a search. The largest GPT-2 alone is found with everything open.
 CLOSED = ("--order", "batch", "--recompute", "none")
 
@@ -23,6 +23,13 @@ def gpt2(name, layers, hidden, heads):
     """A config.json of the vocabulary and positions of GPT-2."""
     config = {"model_type": "gpt2", "vocab_size": 50257, "n_positions": 1024, "n_embd": hidden, "n_layer": layers,
               "n_head": heads}
+    return program.write(os.path.join(SCRATCH, name), json.dumps(config))
+
+
+def mixture(name, **more):
+    """A config.json of a small Mixtral whose experts are most of it."""
+    config = {"model_type": "mixtral", "vocab_size": 4096, "hidden_size": 1024, "intermediate_size": 2048,
+              "num_hidden_layers": 6, "max_position_embeddings": 4096, "num_attention_heads": 8, "num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2, **more}
     return program.write(os.path.join(SCRATCH, name), json.dumps(config))
 
 
@@ -77,6 +84,38 @@ def each_family_has_one():
     problems += [f"a line is too wide: {line}" for line in said.splitlines() if len(line) > 80]
     none = largest("--largest", 10 ** 12, *CLOSED)
     return problems + [f"none reaches {row}" for row in none if row["parameters"] is not None or row["limit"] != "speed"]
+
+
+def units_of_experts_are_chosen():
+    """--expert-group auto takes the units with the shortest step: whole blocks where these are as fast, and smaller units where
+    they are faster, or where whole blocks do not fit. The plan is that of the number given."""
+    model = ("plan", "--machine", "rtx3090", "--model", mixture("mixture.json"), "--seq", 512, "--batch-tokens", 8192, "--order", "batch")
+    problems, taken = [], {}
+    for name, memory in (("much", ()), ("little", ("--device-memory", "400MiB", "--micro-batch", 1))):
+        auto = json.loads(program.must(*model, *memory, "--expert-group", "auto", "--json").out)
+        steps = {row["experts"]: row["step_s"] for row in auto["expert_group_choice"]}
+        taken[name] = auto["expert_group"]
+        fitting = [step for step in steps.values() if step is not None]
+        if steps[taken[name]] > 1.006 * min(fitting) or next(iter(steps)) != 0:
+            problems.append(f"{name}: {taken[name]} of {steps}")
+    refused = auto["expert_group_choice"][0]["refused"]
+    if taken["much"] != 0 or taken["little"] == 0 or "--device-memory" not in (refused or ""):
+        problems.append(f"{taken}, {refused}")
+    given = json.loads(program.must(*model, *memory, "--expert-group", taken["little"], "--json").out)
+    if given["expert_group_choice"] is not None or given["predicted"] != auto["predicted"] or given["ops"] != auto["ops"]:
+        problems.append(f"{auto['predicted']} by auto, {given['predicted']} with {taken['little']}")
+    said = program.must(*model, *memory, "--expert-group", "auto").out
+    if f"--expert-group auto is --expert-group {taken['little']}, by predicted step:" not in said:
+        problems.append(said)
+    dense = json.loads(program.must("plan", "--machine", "rtx3090", "--model", "gpt2-tiny", "--expert-group", "auto", "--json").out)
+    if (dense["expert_group"], dense["expert_group_choice"]) != (0, None):
+        problems.append(f"without experts: {dense['expert_group']}, {dense['expert_group_choice']}")
+    fitting, = largest("--model", mixture("mixture.json"), "--largest", 1, "--device-memory", "400MiB", "--micro-batch", 1, "--order",
+                       "batch", "--recompute", "all", "--seq", 512, "--expert-group", "auto")
+    # Whole blocks of this width do not fit: those of the model above do not either.
+    if fitting["hidden"] < 1024 or fitting["expert_group"] == 0 or fitting["experts"] != 8:
+        problems.append(f"units of experts allow no wide model: {fitting}")
+    return problems
 
 
 def the_smallest_machine_is_enough():
@@ -177,6 +216,9 @@ def bad_ones_are_refused():
         ("no model of the smallest machine", (*machine, "--smallest-machine"), "--model"),
         ("a mistyped flag", (*machine, "--smalest-machine"), "did you mean --smallest-machine?"),
         ("a trace", (*machine, "--largest", 9, "--trace", "x"), "--trace"),
+        ("two choices", (*machine, "--model", "mixtral-8x7b", "--ranks", 2, "--tensor", "auto", "--expert-group", "auto"),
+         "--tensor auto", "--expert-group auto"),
+        ("rates of one size", ("plan", "--model", "mixtral-8x7b", "--rates", "x", "--expert-group", "auto"), "--expert-group N"),
         ("an image", (*machine, "--largest", 9, "--svg", "x"), "--svg"),
     ], status=2, watched=[SCRATCH]) + program.refused_each([
         ("an unknown machine", ("plan", "--machine", "rtx", "--largest", 9), "rtx3090"),
@@ -184,5 +226,5 @@ def bad_ones_are_refused():
     ], watched=[SCRATCH])
 
 
-script_test.run(the_largest_trains_as_planned, memory_limits_too, each_family_has_one, the_smallest_machine_is_enough,
-                what_helps_is_planned, the_table_of_models_is_written, bad_ones_are_refused)
+script_test.run(the_largest_trains_as_planned, memory_limits_too, each_family_has_one, units_of_experts_are_chosen,
+                the_smallest_machine_is_enough, what_helps_is_planned, the_table_of_models_is_written, bad_ones_are_refused)

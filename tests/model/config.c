@@ -218,6 +218,8 @@ static void test_scaled(void **state) {
             assert_int_equal(config.heads * base->kv_heads, config.kv_heads * base->heads);
             assert_int_equal(config.hidden * base->heads, base->hidden * config.heads);
             assert_true(config.hidden >= before.hidden && config.ffn >= before.ffn && config.ffn % 64 == 0);
+            assert_true(config.expert_ffn >= before.expert_ffn && config.expert_ffn % 64 == 0);
+            assert_true((config.ffn == 0) == (base->ffn == 0) && (config.expert_ffn == 0) == (base->expert_ffn == 0));
             before = config;
         }
         support_expect_failure(sw_config_scale(base, 0, &config), SW_ERR_ARG, "layers", "no layer");
