@@ -20,6 +20,14 @@ static sw_status find_tensor(spillway *self, int64_t index, struct tensor **out)
     return SW_OK;
 }
 
+/* Adding may start threads, in which no signal of the program should arrive. */
+static sw_status add_gradient(spillway *self, struct tensor *tensor, sw_dtype type, const void *gradient) {
+    const struct sw_library_signals signals = sw_library_block_signals(true);
+    const sw_status status = sw_library_add(self, tensor, type, gradient);
+    sw_library_allow_signals(&signals);
+    return status;
+}
+
 static sw_status take_gradient(spillway *self, int64_t index, int type, const void *gradient, int how) {
     struct tensor *tensor;
     SW_TRY(find_tensor(self, index, &tensor));
@@ -37,18 +45,14 @@ static sw_status take_gradient(spillway *self, int64_t index, int type, const vo
         return sw_fail(SW_ERR_ARG, "the gradient of '%s' was set before and is added to now, or the other way round",
                        tensor->name);
     if (how == SPILLWAY_ADD)
-        return sw_library_add(self, tensor, (sw_dtype)type, gradient);
+        return add_gradient(self, tensor, (sw_dtype)type, gradient);
     tensor->gradient = gradient;
     tensor->gradient_type = (sw_dtype)type;
     return SW_OK;
 }
 
 int spillway_gradient(spillway *self, int64_t index, int type, const void *gradient, int how) {
-    /* Adding may start threads, in which no signal of the program should arrive. */
-    const struct sw_library_signals signals = sw_library_block_signals(true);
-    const int status = sw_library_end(self, take_gradient(self, index, type, gradient, how), true);
-    sw_library_allow_signals(&signals);
-    return status;
+    return sw_library_end(self, take_gradient(self, index, type, gradient, how), true);
 }
 
 static void forget(spillway *self) {

@@ -506,6 +506,23 @@ static void a_lost_commit_is_told(void **state) {
     model_free(&m);
 }
 
+/* A store whose tensors lie elsewhere than they would be put now is refused, and not read as other tensors. */
+static void another_layout_is_refused(void **state) {
+    char path[SUPPORT_PATH_CHARS], file[SUPPORT_PATH_CHARS];
+    struct model m = model_make();
+    const struct spillway_options options = library_options(library_store(state, path), HOST);
+    spillway_close(model_open(&m, &options));
+    json_t *record = json_load_file(support_path(state, "store/tensors.json", file), 0, NULL);
+    json_t *entry = json_array_get(json_object_get(record, "tensors"), 1);
+    assert_non_null(entry);
+    assert_int_equal(json_object_del(record, "checksum"), 0);
+    assert_int_equal(json_object_set_new(entry, "offset", json_integer(1)), 0);
+    assert_int_equal(json_dump_file(record, file, JSON_INDENT(2)), 0);
+    json_decref(record);
+    expect_refusal(&m, TENSORS, &options, SPILLWAY_ERROR_UNSUPPORTED, "the state of 'seven' lies elsewhere");
+    model_free(&m);
+}
+
 #define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, support_make_folder, library_remove_folder)
 
 int main(void) {
@@ -529,6 +546,7 @@ int main(void) {
         IN_FOLDER(a_fork_is_refused),
         IN_FOLDER(messages_go_to_the_listener),
         IN_FOLDER(a_lost_commit_is_told),
+        IN_FOLDER(another_layout_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-enum { STEPS = 50, NAN_STEP = 17, FACTORS_STEP = 25, CHANGED = 4, STATE_PARTS = 3, COMMITTED_STEP = 3 };
+enum { STEPS = 50, NAN_STEP = 17, FACTORS_STEP = 25, CHANGED = 4, STATE_PARTS = 3, COMMITTED_STEP = 3, MANY = 2500 };
 #define CLIP_EPSILON 1e-6
 #define ALL_ON_HOST (INT64_C(256) << 20)
 
@@ -373,6 +373,45 @@ static void resumes_in_any_order(void **state) {
     model_free(&m);
 }
 
+/* Opens a store of many tensors of one element, in this order or the other way round. */
+static spillway *open_many(const struct spillway_options *options, float *weights, bool backwards) {
+    char name[SPILLWAY_NAME_CHARS];
+    spillway *self = NULL;
+    library_must(spillway_create(options, &self), NULL, "create");
+    for (int i = 0; i < MANY; i++) {
+        struct spillway_tensor tensor = SPILLWAY_TENSOR_INIT;
+        const int t = backwards ? MANY - 1 - i : i;
+        snprintf(name, sizeof name, "tensor %d", t);
+        tensor.name = name;
+        tensor.count = 1;
+        tensor.weights = &weights[t];
+        tensor.lr_scale = 1.0 + t % 2;
+        library_must(spillway_add(self, &tensor, NULL), self, "add");
+    }
+    library_must(spillway_open(self), self, "open");
+    return self;
+}
+
+/* More tensors than a unit takes, each with factors of its own: a first step moves a weight by its rate. */
+static void many_tensors_take_several_units(void **state) {
+    char path[SUPPORT_PATH_CHARS];
+    static float weights[MANY], gradient = 1.0f;
+    struct spillway_rates rates = SPILLWAY_RATES_INIT;
+    const struct spillway_options options = library_options(library_store(state, path), ALL_ON_HOST);
+    spillway *self = open_many(&options, weights, false);
+    rates.lr = 0.25;
+    for (int t = 0; t < MANY; t++) {
+        library_must(spillway_set_factors(self, t, 1.0 + t % 3, 0), self, "factors");
+        library_must(spillway_gradient(self, t, SPILLWAY_F32, &gradient, SPILLWAY_SET), self, "gradient");
+    }
+    library_must(spillway_step(self, &rates, NULL), self, "step");
+    spillway_close(self);
+    memset(weights, 0, sizeof weights);
+    spillway_close(open_many(&options, weights, true));
+    for (int t = 0; t < MANY; t++)
+        assert_true(fabsf(weights[t] + 0.25f * (float)(1 + t % 3)) < 1e-6f);
+}
+
 /* Reading all of a tensor's state reads its part of the drive once, and not once for each part of a chunk. */
 static void a_read_reads_the_drive_once(void **state) {
     enum { GRAINS = 64 };
@@ -413,6 +452,7 @@ int main(void) {
         IN_FOLDER(gradients_add_up),
         IN_FOLDER(has_the_bits_of_the_engine),
         IN_FOLDER(resumes_in_any_order),
+        IN_FOLDER(many_tensors_take_several_units),
         IN_FOLDER(a_read_reads_the_drive_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
