@@ -120,6 +120,12 @@ struct saved sw_saved_of(const struct sw_model *model, const struct sw_unit_call
         .expert_source = area_at(call->saved, at->expert_source),
         .expert_place = area_at(call->saved, at->expert_place),
         .expert_up = area_at(call->saved, at->expert_up),
+        .shared_logits = area_at(call->saved, at->shared_logits),
+        .shared_chosen = area_at(call->saved, at->shared_chosen),
+        .shared_weight = area_at(call->saved, at->shared_weight),
+        .shared_offset = area_at(call->saved, at->shared_offset),
+        .shared_source = area_at(call->saved, at->shared_source),
+        .shared_place = area_at(call->saved, at->shared_place),
     };
 }
 
@@ -521,6 +527,102 @@ sw_status sw_mlp_backward(const struct sw_model *model, const struct sw_unit_cal
     return sw_mlp_first_product(model, call, n, product_grad);
 }
 
+/* The shared expert of a mixture is its dense MLP, whose result the sigmoid of a logit scales: a softmax over that
+ * logit and 0. So every row is routed to two experts, of which it is the first, and as in experts.c the weight scales
+ * the activated values. The places of the first expert's pairs are the rows in their order. */
+
+static sw_status shared_route(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
+    const void *gate = weights_of(model, call, SHARED_GATE);
+    const int64_t logits_bytes = 2 * model->rows * sw_dtype_bytes(model->shape.type);
+    SW_TRY(sw_zero(call->stream, s->shared_logits, logits_bytes));
+    SW_TRY(sw_gemm(call->stream, &model->shared_gate.forward, s->norm2_out, gate, NULL, s->shared_logits,
+                   area_at(call->work, model->work.scratch)));
+    SW_TRY(sw_route_forward(call->stream, .type = model->shape.type, .shape = &model->shared_routing,
+                            .logits = s->shared_logits, .expert = s->shared_chosen, .weight = s->shared_weight));
+    return sw_order_by_expert(call->stream, .rows = model->rows, .experts = 2, .chosen = 2, .expert = s->shared_chosen,
+                              .offset = s->shared_offset, .source = s->shared_source, .place = s->shared_place);
+}
+
+/* Scales the activated values into the work area, and lets *out have them in the place of the unscaled. */
+static sw_status shared_scale(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
+                              struct saved *out) {
+    *out = *s;
+    out->activated = area_at(call->work, model->work.shared_inner);
+    return sw_scale_rows(call->stream, .type = model->shape.type, .rows = model->rows, .cols = model->widths.ffn,
+                         .source = s->shared_source, .weight = s->shared_weight, .x = s->activated,
+                         .y = out->activated);
+}
+
+sw_status sw_shared_forward(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
+                            const void **out) {
+    void *sum = area_at(call->work, model->work.shared_rows);
+    struct saved scaled;
+    *out = s->residual;
+    if (!sw_config_has_shared_expert(&model->config))
+        return SW_OK;
+    *out = sum;
+    SW_TRY(sw_mlp_forward(model, call, s->norm2_out, s));
+    SW_TRY(shared_route(model, call, s));
+    SW_TRY(shared_scale(model, call, s, &scaled));
+    return sw_linear_forward(model, call, LINEAR_DOWN, DOWN_WEIGHT, scaled.activated, s->residual, sum);
+}
+
+sw_status sw_shared_recompute(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
+    if (!sw_config_has_shared_expert(&model->config))
+        return SW_OK;
+    SW_TRY(sw_linear_forward(model, call, LINEAR_UP, UP_WEIGHT, s->norm2_out, NULL, s->up));
+    return shared_route(model, call, s);
+}
+
+/* Goes from the gradient at the scaled activated values, `inner`, to that at the activated values, in its place, and to
+ * that at the logit of each row. */
+static sw_status shared_scale_backward(const struct sw_model *model, const struct sw_unit_call *call,
+                                       const struct saved *s, void *inner, void *logits_grad) {
+    float *weight_grad = area_at(call->work, model->work.shared_weight_grad);
+    SW_TRY(sw_zero(call->stream, weight_grad, 2 * model->rows * (int64_t)sizeof *weight_grad));
+    SW_TRY(sw_scale_rows_backward(call->stream, .type = model->shape.type, .rows = model->rows,
+                                  .cols = model->widths.ffn, .source = s->shared_source, .weight = s->shared_weight,
+                                  .x = s->activated, .dy = inner, .dx = inner, .d_weight = weight_grad));
+    return sw_route_backward(call->stream, .type = model->shape.type, .shape = &model->shared_routing,
+                             .logits = s->shared_logits, .expert = s->shared_chosen, .d_weight = weight_grad,
+                             .d_logits = logits_grad);
+}
+
+/* Adds the gradient of the gate, and its part of that at the normalised input, to dn. */
+static sw_status shared_gate_backward(const struct sw_model *model, const struct sw_unit_call *call,
+                                      const struct saved *s, const void *logits_grad, void *dn) {
+    void *scratch = area_at(call->work, model->work.scratch);
+    float *acc = acc_of(model, call, SHARED_GATE);
+    SW_TRY(sw_gemm(call->stream, &model->shared_gate.input_gradient, logits_grad, weights_of(model, call, SHARED_GATE),
+                   NULL, dn, scratch));
+    return acc == NULL ? SW_OK
+                       : sw_gemm(call->stream, &model->shared_gate.weight_gradient, logits_grad, s->norm2_out, NULL,
+                                 acc, scratch);
+}
+
+sw_status sw_shared_backward(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
+    const sw_activation activation = model->config.activation;
+    const int64_t ffn = model->widths.ffn;
+    void *inner = area_at(call->work, model->work.inner), *product_grad = area_at(call->work, model->work.wide);
+    void *logits_grad = area_at(call->work, model->work.shared_logits_grad);
+    void *dn = area_at(call->work, model->work.shared_rows);
+    struct saved scaled;
+    if (!sw_config_has_shared_expert(&model->config))
+        return SW_OK;
+    if (call->recompute != SW_RECOMPUTE_NOTHING)
+        SW_TRY(sw_gated_forward(call->stream, model->shape.type, activation, model->rows, ffn, s->up, s->activated,
+                                SW_ALL_ROWS));
+    SW_TRY(shared_scale(model, call, s, &scaled));
+    SW_TRY(sw_mlp_last_product(model, call, &scaled));
+    SW_TRY(linear_input_gradient(model, call, LINEAR_DOWN, DOWN_WEIGHT, call->grad, inner));
+    SW_TRY(shared_scale_backward(model, call, s, inner, logits_grad));
+    SW_TRY(sw_gated_backward(call->stream, model->shape.type, activation, model->rows, ffn, s->up, inner, product_grad,
+                             NULL, SW_ALL_ROWS));
+    SW_TRY(linear_input_gradient(model, call, LINEAR_UP, UP_WEIGHT, product_grad, dn));
+    SW_TRY(sw_mlp_first_product(model, call, s->norm2_out, product_grad));
+    return shared_gate_backward(model, call, s, logits_grad, dn);
+}
+
 /* Adds to the residual and normalises the sum, in one pass over memory. */
 static sw_status add_norm_forward(const struct sw_model *model, const struct sw_unit_call *call, const void *added,
                                   const struct saved *s) {
@@ -579,8 +681,10 @@ sw_status sw_block_recompute(struct sw_model *model, const struct sw_unit_call *
     if (call->recompute == SW_RECOMPUTE_DERIVED)
         return sw_block_fill_derived(model, call, &s);
     SW_TRY(sw_block_fill_attention(model, call, &s));
-    if (model->config.experts > 0)
+    if (model->config.experts > 0) {
+        SW_TRY(sw_shared_recompute(model, call, &s));
         return sw_experts_up(model, call, s.norm2_out, &s);
+    }
     if (model->config.norm_of_results) {
         SW_TRY(fill_mlp_result(model, call, &s));
         return norm_mlp_result(model, call, &s);
@@ -591,8 +695,11 @@ sw_status sw_block_recompute(struct sw_model *model, const struct sw_unit_call *
 sw_status sw_block_forward(struct sw_model *model, const struct sw_unit_call *call) {
     const struct saved s = sw_saved_of(model, call);
     SW_TRY(sw_block_fill_attention(model, call, &s));
-    if (model->config.experts > 0)
-        return sw_experts_forward(model, call, s.norm2_out, s.residual, &s);
+    if (model->config.experts > 0) {
+        const void *addend;
+        SW_TRY(sw_shared_forward(model, call, &s, &addend));
+        return sw_experts_forward(model, call, s.norm2_out, addend, &s);
+    }
     if (model->config.norm_of_results) {
         SW_TRY(fill_mlp_result(model, call, &s));
         SW_TRY(norm_mlp_result(model, call, &s));
@@ -631,6 +738,8 @@ sw_status sw_block_backward(struct sw_model *model, const struct sw_unit_call *c
     void *narrow = area_at(call->work, model->work.narrow);
     if (model->config.norm_of_results)
         return backward_with_result_norms(model, call, &s);
+    if (model->config.experts > 0)
+        SW_TRY(sw_shared_backward(model, call, &s));
     SW_TRY(model->config.experts > 0 ? sw_experts_backward(model, call, s.norm2_out, &s, narrow)
                                      : sw_mlp_backward(model, call, s.norm2_out, &s, narrow));
     return sw_block_attention_backward(model, call, &s, narrow);

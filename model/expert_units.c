@@ -15,7 +15,9 @@ sw_status sw_routed_forward(struct sw_model *model, const struct sw_unit_call *c
     const struct sw_handed_layout at = sw_handed_layout(model);
     const int64_t number_bytes = (int64_t)sizeof(int32_t), pairs_bytes = sw_experts_pairs(model) * number_bytes;
     const int64_t hidden_bytes = model->rows * model->config.hidden * sw_dtype_bytes(model->shape.type);
+    const void *sum;
     SW_TRY(sw_block_fill_attention(model, call, &s));
+    SW_TRY(sw_shared_forward(model, call, &s, &sum));
     SW_TRY(sw_experts_route(model, call, s.norm2_out, &s));
     SW_TRY(sw_experts_count(model, call, &s));
     if (call->routing != NULL)
@@ -26,7 +28,7 @@ sw_status sw_routed_forward(struct sw_model *model, const struct sw_unit_call *c
     SW_TRY(copy_handed(call, at.offset, s.expert_offset, (model->config.experts + 1) * number_bytes));
     SW_TRY(copy_handed(call, at.source, s.expert_source, pairs_bytes));
     SW_TRY(copy_handed(call, at.place, s.expert_place, pairs_bytes));
-    return copy_handed(call, at.sum, s.residual, hidden_bytes);
+    return copy_handed(call, at.sum, sum, hidden_bytes);
 }
 
 sw_status sw_routed_recompute(struct sw_model *model, const struct sw_unit_call *call) {
@@ -34,6 +36,7 @@ sw_status sw_routed_recompute(struct sw_model *model, const struct sw_unit_call 
     if (call->recompute == SW_RECOMPUTE_DERIVED)
         return sw_block_fill_derived(model, call, &s);
     SW_TRY(sw_block_fill_attention(model, call, &s));
+    SW_TRY(sw_shared_recompute(model, call, &s));
     return sw_experts_route(model, call, s.norm2_out, &s);
 }
 
@@ -42,6 +45,7 @@ sw_status sw_routed_backward(struct sw_model *model, const struct sw_unit_call *
     const struct saved s = sw_saved_of(model, call);
     const struct sw_handed_layout at = sw_handed_layout(model);
     void *dn = area_at(call->work, model->work.narrow);
+    SW_TRY(sw_shared_backward(model, call, &s));
     SW_TRY(sw_experts_router_backward(model, call, s.norm2_out, &s, area_at(call->grad, at.weight), dn));
     SW_TRY(sw_unpermute_rows(call->stream, .type = model->shape.type, .rows = model->rows, .cols = model->config.hidden,
                              .place = s.expert_place, .x = dn, .addend = dn, .y = dn,

@@ -429,8 +429,9 @@ static sw_status down_weight_gradient(const struct sw_model *model, const struct
 }
 
 /* Goes from the gradient at the weights to that at the router's logits, and to the router's part of the gradient at the
- * normalised input. The router's own losses are means over the rows of all layers, and the balance is a product of two
- * such means. In a tensor group, whose ranks' parts are added up, the first rank has the gradients of these losses. */
+ * normalised input, with the part that a shared expert has left in the work area. The router's own losses are means
+ * over the rows of all layers, and the balance is a product of two such means. In a tensor group, whose ranks' parts
+ * are added up, the first rank has the gradients of these losses. */
 static sw_status router_input_gradient(const struct sw_model *model, const struct sw_unit_call *call,
                                        const struct saved *s, const float *weight_grad, void *logits_grad, void *dn) {
     const void *matrix = tensor_at(model, call, sw_block_tensor_in(model, call->unit, ROUTER));
@@ -442,8 +443,12 @@ static sw_status router_input_gradient(const struct sw_model *model, const struc
                              .logits = s->router_logits, .expert = s->expert_chosen, .d_weight = weight_grad,
                              .d_logits = logits_grad, .count = adds_losses ? router_counts(model, call) : NULL,
                              .balance = balance, .z = model->shape.router_z_loss * of_rows));
-    return sw_gemm(call->stream, &model->router.input_gradient, logits_grad, matrix, NULL, dn,
-                   area_at(call->work, model->work.scratch));
+    SW_TRY(sw_gemm(call->stream, &model->router.input_gradient, logits_grad, matrix, NULL, dn,
+                   area_at(call->work, model->work.scratch)));
+    if (!sw_config_has_shared_expert(&model->config))
+        return SW_OK;
+    return sw_add(call->stream, .type = model->shape.type, .elems = model->rows * model->config.hidden, .a = dn,
+                  .b = area_at(call->work, model->work.shared_rows), .y = dn);
 }
 
 /* Goes on from the gradient at the results of the up products to dn, with the router's part. */

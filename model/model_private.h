@@ -69,6 +69,8 @@ struct saved_layout {
     /* With experts: the router's logits, the experts of each row and their weights, the order of the pairs of a row and
      * an expert, and the results of the experts' up products. */
     int64_t router_logits, expert_chosen, expert_weight, expert_offset, expert_source, expert_place, expert_up;
+    /* With a shared expert: the logits of its gate, and the routing to it that these are (block.c). */
+    int64_t shared_logits, shared_chosen, shared_weight, shared_offset, shared_source, shared_place;
     int64_t attention_result, mlp_result; /* with norms of results: what they normalise */
     int64_t attention_result_rstd, mlp_result_rstd;
     int64_t saved_bytes;
@@ -88,6 +90,10 @@ struct work_layout {
     /* With experts, whose pairs are rows × chosen_experts: pairs × hidden; twice pairs × inner layer; and the gradient
      * at the weights, fp32. */
     int64_t expert_rows, expert_inner, expert_inner_grad, expert_weight_grad;
+    /* With a shared expert: rows × hidden, the residual with its result, or its part of the gradient at the normalised
+     * input; rows × inner layer, the scaled activated values; and the gradients at the weights of its routing, fp32,
+     * and at its logits. */
+    int64_t shared_rows, shared_inner, shared_weight_grad, shared_logits_grad;
     /* If key-value heads are copied: the collected weights and biases of this rank's queries, keys and values, and
      * their fp32 gradients. */
     int64_t own_qkv, own_qkv_bias, own_qkv_acc, own_qkv_bias_acc;
@@ -200,6 +206,8 @@ struct sw_model {
     struct linear linear[LINEARS]; /* the products of a tile */
     struct linear router;          /* with experts: the product that gives the router's logits */
     struct sw_routing routing;
+    struct linear shared_gate; /* with a shared expert: the product that gives the logit of its gate */
+    struct sw_routing shared_routing;
     struct sw_adapter *adapter; /* SW_MOST_PIECES of each of the LINEARS of each unit; NULL: there are none */
     struct sw_expert_factors *expert_factors; /* [layers, experts, EXPERT_MATRICES]; NULL: no expert has an adapter */
     int64_t scratch_bytes;
@@ -330,6 +338,9 @@ struct saved {
     float *attention_result_rstd, *mlp_result_rstd;
     int32_t *expert_chosen, *expert_offset, *expert_source, *expert_place;
     float *expert_weight;
+    char *shared_logits;
+    int32_t *shared_chosen, *shared_offset, *shared_source, *shared_place;
+    float *shared_weight;
 };
 struct saved sw_saved_of(const struct sw_model *model, const struct sw_unit_call *call);
 
@@ -429,6 +440,14 @@ sw_status sw_mlp_input_gradient(const struct sw_model *model, const struct sw_un
 sw_status sw_mlp_last_product(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s);
 sw_status sw_mlp_first_product(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                                const void *product_grad);
+/* Compute the shared expert of a mixture: the addend that the experts' results are added to, *out in the work area,
+ * which is the residual, and with a shared expert its sum with that one's result; what its backward pass needs; and
+ * from call->grad its part of the gradient at the normalised input, which is left in the work area for the router's
+ * part, and the gradients of its weights. Without a shared expert they do nothing else. */
+sw_status sw_shared_forward(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
+                            const void **out);
+sw_status sw_shared_recompute(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s);
+sw_status sw_shared_backward(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s);
 /* Compute all three parts. The gradient at the first product's result is in the work area. */
 sw_status sw_attend_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                              const struct saved *s, void *dn);

@@ -254,6 +254,18 @@ static void lay_routing(const struct sw_model *model, int64_t *used_bytes, struc
     s->expert_place = place(used_bytes, pairs * number_bytes);
 }
 
+/* Lays out the logits of a shared expert's gate, and the routing of all rows to two experts, of which it is the first.
+ */
+static void lay_shared(const struct sw_model *model, int64_t *used_bytes, struct saved_layout *s) {
+    const int64_t pairs = 2 * model->rows, number_bytes = (int64_t)sizeof(int32_t);
+    s->shared_logits = place(used_bytes, pairs * (int64_t)sw_dtype_bytes(model->shape.type));
+    s->shared_chosen = place(used_bytes, pairs * number_bytes);
+    s->shared_weight = place(used_bytes, pairs * (int64_t)sizeof(float));
+    s->shared_offset = place(used_bytes, 3 * number_bytes);
+    s->shared_source = place(used_bytes, pairs * number_bytes);
+    s->shared_place = place(used_bytes, pairs * number_bytes);
+}
+
 /* Returns the bytes of the results of the experts' up products. */
 static int64_t expert_up_bytes(const struct sw_model *model) {
     return sw_experts_pairs(model) * 2 * model->widths.expert_ffn * sw_dtype_bytes(model->shape.type);
@@ -279,6 +291,8 @@ static void lay_saved(const struct sw_model *model, enum block_kind kind, struct
         s->residual = place(&s->saved_bytes, typed_rows * c->hidden);
     if (has(kind, ROUTER) && c->experts > 0 && model->cut.expert_ranks <= 1)
         lay_routing(model, &s->saved_bytes, s);
+    if (has(kind, SHARED_GATE) && sw_config_has_shared_expert(c))
+        lay_shared(model, &s->saved_bytes, s);
     if (has(kind, EXPERTS) && c->experts > 0 && model->cut.expert_ranks <= 1)
         s->expert_up = place(&s->saved_bytes, expert_up_bytes(model));
     if (c->norm_of_results && kind == BLOCK_WHOLE) {
@@ -384,6 +398,12 @@ static void lay_work(struct sw_model *model) {
             w->routed.expert_up = place(&block, expert_up_bytes(model));
         }
     }
+    if (sw_config_has_shared_expert(c)) {
+        w->shared_rows = place(&block, hidden_bytes);
+        w->shared_inner = place(&block, model->rows * wide->ffn * typed);
+        w->shared_weight_grad = place(&block, 2 * row_bytes);
+        w->shared_logits_grad = place(&block, 2 * model->rows * typed);
+    }
     if (c->qk_norm)
         w->heads = place(&block, model->rows * (wide->q + wide->kv) * typed);
     w->norm_mean = place(&head, row_bytes);
@@ -460,6 +480,30 @@ static sw_status prepare_linear(struct sw_model *model, enum linear_name name, e
         SW_TRY(sw_model_prepare_product(model, &linear->forward_continued));
     SW_TRY(sw_model_prepare_product(model, &linear->input_gradient));
     return sw_model_prepare_product(model, &linear->weight_gradient);
+}
+
+/* The logit lies beside another that is 0, so that their softmax is its sigmoid (block.c). */
+static sw_status prepare_shared_gate(struct sw_model *model) {
+    const int64_t rows = model->rows, hidden = model->config.hidden;
+    const sw_dtype type = model->shape.type;
+    if (!sw_config_has_shared_expert(&model->config))
+        return SW_OK;
+    model->shared_routing = (struct sw_routing){.rows = rows, .experts = 2, .chosen = 2, .softmax_first = true};
+    model->shared_gate = (struct linear){
+        .forward = {.m = rows, .n = 1, .k = hidden, .transpose_b = true, .in = type, .out = type, .c_stride = 2},
+        .input_gradient = {.m = rows, .n = hidden, .k = 1, .accumulate = true, .in = type, .out = type, .a_stride = 2},
+        .weight_gradient = {.m = 1,
+                            .n = hidden,
+                            .k = rows,
+                            .transpose_a = true,
+                            .accumulate = true,
+                            .in = type,
+                            .out = SW_F32,
+                            .a_stride = 2},
+    };
+    SW_TRY(sw_model_prepare_product(model, &model->shared_gate.forward));
+    SW_TRY(sw_model_prepare_product(model, &model->shared_gate.input_gradient));
+    return sw_model_prepare_product(model, &model->shared_gate.weight_gradient);
 }
 
 static int64_t last_of(int64_t whole, int64_t tile) {
@@ -548,6 +592,7 @@ sw_status sw_model_prepare(struct sw_model *model) {
         SW_TRY(prepare_linear(model, LINEAR_DOWN, DOWN_BIAS, w->ffn, c->hidden));
     }
     SW_TRY(sw_experts_prepare(model));
+    SW_TRY(prepare_shared_gate(model));
     SW_TRY(sw_adapters_prepare(model));
     SW_TRY(sw_expert_adapters_prepare(model));
     SW_TRY(prepare_head(model));

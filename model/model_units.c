@@ -42,6 +42,7 @@ static const struct {
     [NORM2_BIAS] = {HIDDEN_VECTOR, NOT_CUT},
     [ROUTER] = {MATRIX, NOT_CUT},
     [ROUTER_BIAS] = {OUT_VECTOR, NOT_CUT},
+    [SHARED_GATE] = {MATRIX, NOT_CUT},
     [EXPERTS] = {MATRIX, NOT_CUT},
     [JOINED_UP] = {EXPERT_MATRICES_OF_ALL, NOT_CUT},
     [JOINED_UP_BIAS] = {EXPERT_BIASES, NOT_CUT},
@@ -61,7 +62,7 @@ static const struct sw_block_range ranges[BLOCK_KINDS] = {
     [ATTENTION_NEXT] = {QKV_WEIGHT, PROJECTION_BIAS},
     [MLP_FIRST] = {NORM2_SCALE, BLOCK_TENSORS},
     [MLP_NEXT] = {UP_WEIGHT, DOWN_BIAS},
-    [BLOCK_ROUTED] = {NORM1_SCALE, UP_WEIGHT},
+    [BLOCK_ROUTED] = {NORM1_SCALE, EXPERTS},
     [EXPERT_GROUP] = {EXPERTS, BLOCK_TENSORS},
     [SHARED_BLOCK] = {NORM1_SCALE, ROUTER},
     [SHARED_EXPERTS] = {ROUTER, BLOCK_TENSORS},
@@ -157,6 +158,8 @@ static int64_t outputs_of(const struct sw_model_config *c, enum sw_block_tensor 
         return c->experts;
     if (tensor == JOINED_UP || tensor == JOINED_UP_BIAS)
         return 2 * c->expert_ffn;
+    if (tensor == SHARED_GATE)
+        return 1;
     return tensor == EXPERTS && !is_expert_down(tensor, piece) ? c->expert_ffn : c->hidden;
 }
 
@@ -274,8 +277,8 @@ static sw_status add_block_tensor(const struct sw_units *units, struct sw_unit *
         const bool biases = block_tensors[tensor].form == EXPERT_BIASES;
         SW_TRY(sw_unit_add_part(unit, name, dims, dim, &part, dims > 1 && !biases));
         struct sw_tensor *added = &unit->tensor[unit->tensor_count - 1];
-        /* A rounding error of the router sends a token to other experts, and its matrix is small. */
-        added->typed = tensor == ROUTER || biases || (as_stored && !joined);
+        /* A rounding error of the router sends a token to other experts, and its matrix is small, as a gate's is. */
+        added->typed = tensor == ROUTER || tensor == SHARED_GATE || biases || (as_stored && !joined);
         added->in_first = joined && !as_stored;
     }
     return SW_OK;
@@ -371,6 +374,8 @@ static const char *why_whole(const struct sw_model_config *c) {
         return "which has all experts of a layer in one tensor";
     if (c->norm_of_results)
         return "which normalises the results of attention and MLP";
+    if (sw_config_has_shared_expert(c))
+        return "whose blocks have a shared expert";
     return c->out_first && sw_block_pieces(c, QKV_WEIGHT) == 1 ? "which has queries, keys and values in one matrix"
                                                                : NULL;
 }
@@ -593,6 +598,10 @@ static sw_status check_experts(const struct sw_model_config *c, int ranks, int64
                        "--experts %d is not supported for %s, which has all experts of a layer in one tensor; leave it "
                        "out",
                        ranks, c->family);
+    if (sw_config_has_shared_expert(c))
+        return sw_fail(SW_ERR_UNSUPPORTED,
+                       "--experts %d is not supported for %s, whose blocks have a shared expert; leave it out", ranks,
+                       c->family);
     if (c->experts % ranks != 0)
         return sw_fail(SW_ERR_ARG, "--experts %d must divide the model's %lld experts; the nearest that does is %lld",
                        ranks, (long long)c->experts, (long long)nearest_divisor(c->experts, ranks));

@@ -144,6 +144,21 @@ static bool set_has(const void *set, const char *module) {
     return json_object_get(set, module) != NULL;
 }
 
+/* Tells whether the shared expert of a layer is adapted. PEFT takes it for one of those that it joins, by its names. */
+static bool adapts_shared_expert(const json_t *adapted, const struct sw_model_config *config) {
+    static const enum sw_block_tensor matrices[] = {UP_WEIGHT, DOWN_WEIGHT};
+    bool found = false;
+    for (int64_t layer = 0; sw_config_has_shared_expert(config) && layer < config->layers; layer++)
+        for (size_t m = 0; m < sizeof matrices / sizeof matrices[0]; m++)
+            for (int piece = 0; piece < sw_block_pieces(config, matrices[m]); piece++) {
+                char name[SW_TENSOR_NAME_CHARS], module[SW_TENSOR_NAME_CHARS];
+                sw_block_piece_name(config, layer, matrices[m], piece, name, sizeof name);
+                sw_lora_module(name, module);
+                found |= set_has(adapted, module);
+            }
+    return found;
+}
+
 /* Tells whether experts are adapted, and *out_all, whether in a way that PEFT can join: the same matrices of all
  * experts, gate and up both or neither, and never without down, around which it wraps the two. */
 static bool adapts_experts(const json_t *adapted, const struct sw_model_config *config, bool *out_all) {
@@ -252,7 +267,7 @@ static sw_status write_config(const char *folder, const struct sw_peft_export *e
     const double given = lora->alpha > 0.0 ? lora->alpha : 2.0 * (double)lora->rank;
     const double alpha = experts ? sw_lora_scale(lora) * (double)lora->rank : given;
     json_t *targets = sw_peft_targets(export->units, export->config, set_has, adapted);
-    if (experts && !joins)
+    if ((experts && !joins) || adapts_shared_expert(adapted, export->config))
         sw_log_warn(
             "the adapters are of some experts, or of gate or up without the other or down: PEFT loads them with "
             "transformers 4 only");

@@ -86,6 +86,7 @@ FAMILIES = {
     "qwen3_moe": Family(transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
     "gemma3": Family(transformers.Gemma3TextConfig, transformers.Gemma3ForCausalLM, settings={"pad_token_id": None}),
     "gpt_oss": Family(transformers.GptOssConfig, transformers.GptOssForCausalLM),
+    "qwen2_moe": Family(transformers.Qwen2MoeConfig, transformers.Qwen2MoeForCausalLM),
     "olmoe": Family(transformers.OlmoeConfig, transformers.OlmoeForCausalLM, settings={"pad_token_id": None}),
 }
 
@@ -322,6 +323,20 @@ CASES = (
         batch=2,
         seq=64,
         optimizer=ten_steps(1.35),
+    ),
+    # Two of five experts, whose weights do not add up to 1, a shared one behind a gate, and biases.
+    Case(
+        name="qwen2-moe-a",
+        family="qwen2_moe",
+        seed=20240628,
+        config=LLAMA_SHAPE | {"hidden_size": 32, "moe_intermediate_size": 14, "shared_expert_intermediate_size": 26,
+                              "num_experts": 5, "num_experts_per_tok": 2},
+        weight_std=0.17,
+        published_form=False,
+        micro_batches=2,
+        batch=2,
+        seq=64,
+        optimizer=ten_steps(1.45),
     ),
     # Weights that do not add up to 1, and norms of all queries and keys of a token at once.
     Case(

@@ -73,6 +73,14 @@
 #define GEMMA3_LONG                                                                                                    \
     .max_positions = 131072, .rope = {.kind = SW_ROPE_LINEAR, .theta = 1000000.0, .factor = 8.0, .truncate = true}
 
+/* Qwen2-MoE: a shared expert beside the others, and biases of queries, keys and values. */
+#define QWEN2_MOE(hidden_, layers_, heads_, kv_heads_, shared_, positions_, ...)                                       \
+    {                                                                                                                  \
+        .family = "qwen2_moe", LLAMA_SWITCHES, .vocab = QWEN_VOCAB, .hidden = (hidden_), .layers = (layers_),          \
+        .heads = (heads_), .kv_heads = (kv_heads_), .head_dim = 128, .ffn = (shared_), .max_positions = (positions_),  \
+        .norm_epsilon = 1e-6, .qkv_bias = true, .router_aux_loss = 0.001,                                              \
+        .rope = {.theta = 1000000.0, .truncate = true}, __VA_ARGS__                                                    \
+    }
 /* Mixtral: two of eight experts for each token. */
 #define MIXTRAL(hidden_, layers_, heads_, ffn_, positions_)                                                            \
     {                                                                                                                  \
@@ -164,6 +172,10 @@ static const struct sw_preset presets[] = {
       .expert_ffn = 768,
       .normalises_chosen = true,
       .rope = {.theta = 1000000.0, .truncate = true}}},
+    {"qwen1.5-moe-a2.7b", "14.3B parameters, 2.69B of them for each token, Qwen1.5 MoE A2.7B",
+     QWEN2_MOE(2048, 24, 16, 16, 5632, 8192, .experts = 60, .chosen_experts = 4, .expert_ffn = 1408)},
+    {"qwen2-57b-a14b", "57.4B parameters, 14.2B of them for each token, Qwen2 57B-A14B",
+     QWEN2_MOE(3584, 28, 28, 4, 20480, 131072, .experts = 64, .chosen_experts = 8, .expert_ffn = 2560)},
     {"gpt-oss-20b", "20.9B parameters, 4.19B of them for each token, gpt-oss 20B", GPT_OSS(24, 32)},
     {"gpt-oss-120b", "117B parameters, 5.71B of them for each token, gpt-oss 120B", GPT_OSS(36, 128)},
 };

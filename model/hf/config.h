@@ -56,7 +56,8 @@ struct sw_model_config {
     bool scaled_embedding;                    /* embeddings are multiplied by the root of the hidden size */
     bool joint_qk_norm;                       /* with qk_norm: all heads of a token at once, not head by head */
     /* A mixture of experts: each token goes through the chosen_experts with the largest router logits, and their
-     * results are added, weighted by the softmax of all logits; ffn is 0 then. experts 0: the MLP is dense. */
+     * results are added, weighted by the softmax of all logits. ffn is 0 then, or the width of a shared expert's inner
+     * layer, whose result is added for every token, times the sigmoid of a logit. experts 0: the MLP is dense. */
     int64_t experts, chosen_experts;
     int64_t expert_ffn; /* width of an expert's inner layer */
     /* gpt-oss: all experts of a layer are one tensor of each kind, [experts, in, out], and have biases. Gates and
@@ -77,6 +78,10 @@ struct sw_model_config {
 
 static inline bool sw_config_in_full_layers(const struct sw_model_config *config, int64_t layer) {
     return (config->full_layers[layer / 64] >> (layer % 64) & 1) != 0;
+}
+
+static inline bool sw_config_has_shared_expert(const struct sw_model_config *config) {
+    return config->experts > 0 && config->ffn > 0;
 }
 
 /* Returns how many tokens a layer attends to; 0: all. */

@@ -50,6 +50,7 @@ enum sw_block_tensor {
     NORM2_BIAS,
     ROUTER,
     ROUTER_BIAS,
+    SHARED_GATE,
     UP_WEIGHT,
     UP_BIAS,
     DOWN_WEIGHT,
@@ -135,7 +136,7 @@ const char *sw_config_show(const json_t *value, char buffer[SW_SHOWN_CHARS]);
 /* Every family, in the order in which messages name them. */
 #define SW_FAMILIES(entry)                                                                                             \
     entry(gpt2) entry(llama) entry(mistral) entry(qwen2) entry(qwen3) entry(phi3) entry(mixtral) entry(qwen3_moe)      \
-        entry(olmoe) entry(gpt_oss) entry(gemma3_text)
+        entry(olmoe) entry(qwen2_moe) entry(gpt_oss) entry(gemma3_text)
 #define SW_DECLARE_FAMILY(name) extern const struct sw_family sw_##name##_family;
 SW_FAMILIES(SW_DECLARE_FAMILY)
 #undef SW_DECLARE_FAMILY

@@ -1,9 +1,9 @@
 #include "model/hf/family_parts.h"
 
-/* Mixtures of experts whose attention is that of Llama: Mixtral, Qwen3-MoE and OLMoE. */
+/* Mixtures of experts whose attention is that of Llama: Mixtral, Qwen2-MoE, Qwen3-MoE and OLMoE. */
 
 /* Defaults of transformers' configuration classes for fields that config.json leaves out. */
-enum { QWEN3_MOE_KV_HEADS = 4 };
+enum { QWEN2_MOE_KV_HEADS = 16, QWEN3_MOE_KV_HEADS = 4 };
 static const double MIXTRAL_THETA = 1e6;
 
 /* Versions of transformers differ in the name of the first field. Each family writes its own. */
@@ -37,6 +37,18 @@ static const struct sw_config_field qwen3_moe_fields[] = {
     NORMALISED_FIELD,
     {0},
 };
+static const struct sw_config_field qwen2_moe_fields[] = {
+    BODY_FIELDS,
+    {.name = "qkv_bias", INTO(qkv_bias), FLAG},
+    {.name = "moe_intermediate_size", INTO(expert_ffn), FFN_WIDTH},
+    {.name = "shared_expert_intermediate_size", INTO(ffn), FFN_WIDTH},
+    {EXPERTS_FIELD("num_local_experts"), .read_only = true},
+    {EXPERTS_FIELD("num_experts")},
+    CHOSEN_FIELD,
+    BALANCE_FIELDS,
+    NORMALISED_FIELD,
+    {0},
+};
 static const struct sw_config_field olmoe_fields[] = {
     BODY_FIELDS,
     ATTENTION_BIAS,
@@ -56,6 +68,17 @@ static const struct sw_config_fixed qwen3_moe_fixed[] = {
     SHARED_FIXED, NO_OWN_CODE, EXPERTS_FIXED, {"decoder_sparse_step", SW_ONLY_ONE}, {"mlp_only_layers", SW_ONLY_EMPTY},
     {0},
 };
+/* A window would be that of every other layer. */
+static const struct sw_config_fixed qwen2_moe_fixed[] = {
+    SHARED_FIXED,
+    NO_OWN_CODE,
+    EXPERTS_FIXED,
+    {"decoder_sparse_step", SW_ONLY_ONE},
+    {"mlp_only_layers", SW_ONLY_EMPTY},
+    {"use_sliding_window", SW_ONLY_FALSE},
+    {"layer_types", SW_ONLY_FULL_ATTENTION},
+    {0},
+};
 static const struct sw_config_fixed olmoe_fixed[] = {
     SHARED_FIXED, NO_OWN_CODE, EXPERTS_FIXED, {"clip_qkv", SW_ONLY_EMPTY}, {0}};
 
@@ -65,6 +88,7 @@ static const char *const qwen3_moe_special[] = {ROPE_NAMES, "sliding_window", "u
 static const char *const experts_harmless[] = {"pretraining_tp", NULL};
 /* No layer has the dense MLP that intermediate_size describes, and a window is that of all layers. */
 static const char *const qwen3_moe_harmless[] = {"intermediate_size", "max_window_layers", NULL};
+static const char *const qwen2_moe_harmless[] = {"intermediate_size", "max_window_layers", "sliding_window", NULL};
 
 sw_status sw_family_check_experts(const json_t *root, const char *origin, const struct sw_model_config *config) {
     const json_t *local = sw_config_field_of(root, "num_local_experts"), *all = sw_config_field_of(root, "num_experts");
@@ -128,6 +152,13 @@ static const struct sw_tensor_names qwen3_moe_names = {
     .piece = {ATTENTION_PIECES, [ROUTER] = {{.name = "mlp.gate.weight"}}},
 };
 
+static const struct sw_tensor_names qwen2_moe_names = {
+    SHARED_NAMES,
+    .expert = "mlp.experts.",
+    .expert_matrix = {"gate_proj.weight", "up_proj.weight", "down_proj.weight"},
+    .piece = {ATTENTION_PIECES, [ROUTER] = {{.name = "mlp.gate.weight"}}, SHARED_EXPERT_PIECES},
+};
+
 const struct sw_family sw_mixtral_family = {
     .name = "mixtral",
     .title = "Mixtral",
@@ -173,6 +204,30 @@ const struct sw_family sw_qwen3_moe_family = {
     .derive = derive_qwen3_moe,
     .write = write_qwen3_moe,
     .names = &qwen3_moe_names,
+};
+
+const struct sw_family sw_qwen2_moe_family = {
+    .name = "qwen2_moe",
+    .title = "Qwen2-MoE",
+    .architecture = "Qwen2MoeForCausalLM",
+    .defaults = {.family = "qwen2_moe",
+                 SHARED_DEFAULTS,
+                 .qkv_bias = true,
+                 .experts = 60,
+                 .chosen_experts = 4,
+                 .expert_ffn = 1408,
+                 .ffn = 5632,
+                 .router_aux_loss = 0.001},
+    .absent_kv_heads = QWEN2_MOE_KV_HEADS,
+    .fields = qwen2_moe_fields,
+    .activation_field = "hidden_act",
+    .activations = sw_gated_activations,
+    .fixed = qwen2_moe_fixed,
+    .special = special,
+    .harmless = qwen2_moe_harmless,
+    .derive = derive_experts,
+    .write = sw_family_write_llama,
+    .names = &qwen2_moe_names,
 };
 
 const struct sw_family sw_olmoe_family = {

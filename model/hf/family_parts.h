@@ -69,6 +69,12 @@
     [UP_BIAS] = {{.name = "mlp.gate_proj.bias", WHEN(mlp_bias)}, {.name = "mlp.up_proj.bias", WHEN(mlp_bias)}},        \
     [DOWN_WEIGHT] = {{.name = "mlp.down_proj.weight"}}, [DOWN_BIAS] = {{.name = "mlp.down_proj.bias", WHEN(mlp_bias)}}
 
+/* A shared expert, in the place of a dense MLP, and the gate of its result. */
+#define SHARED_EXPERT_PIECES                                                                                           \
+    [SHARED_GATE] = {{.name = "mlp.shared_expert_gate.weight"}},                                                       \
+    [UP_WEIGHT] = {{.name = "mlp.shared_expert.gate_proj.weight"}, {.name = "mlp.shared_expert.up_proj.weight"}},      \
+    [DOWN_WEIGHT] = {{.name = "mlp.shared_expert.down_proj.weight"}}
+
 /* Switches of a block as Llama has it. */
 #define ROTARY_FORM                                                                                                    \
     .init_std = 0.02, .norm = SW_NORM_RMS, .positions = SW_POSITIONS_ROTARY, .gated = true, .out_first = true

@@ -13,8 +13,8 @@ GOLDEN = os.path.join(os.path.dirname(program.HERE), "data")
 SCRATCH = program.scratch_folder()
 DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(8, 20000))
 FAMILIES = ("llama-a", "mistral-a", "qwen2-a", "qwen3-a", "phi3-a", "mixtral-a", "qwen3-moe-a", "olmoe-a",
-            "gptoss-a", "gemma3-a")
-EXPERTS = {"mixtral-a": 4, "qwen3-moe-a": 7, "olmoe-a": 5}
+            "qwen2-moe-a", "gptoss-a", "gemma3-a")
+EXPERTS = {"mixtral-a": 4, "qwen3-moe-a": 7, "olmoe-a": 5, "qwen2-moe-a": 5}
 STEPS, HALF = 6, 3
 
 

@@ -18,7 +18,8 @@ enum {
     PLACE_CHARS = 160,
     PLACES = 1,
     UNIT_PLACES = 2,
-    JOINED_PLACES = 3
+    JOINED_PLACES = 3,
+    SHARED_PLACES = 4
 }; /* PLACES: random streams */
 
 /* Trainings of the same numbers: with all experts, with frozen experts, whose matrices lie apart, and adapters, also of
@@ -116,9 +117,20 @@ static struct sw_model_config grouped_config(int64_t group) {
     return config;
 }
 
+/* The same with a shared expert beside them. */
+static struct sw_model_config shared_config(int64_t group) {
+    struct sw_model_config config = grouped_config(group);
+    strcpy(config.family, "qwen2_moe");
+    config.qk_norm = false;
+    config.qkv_bias = true;
+    config.ffn = 40;
+    return config;
+}
+
 /* Trains one step, which leaves its gradients, and compares every gradient with that of a whole block. */
-static void compare_gradients(sw_dtype type, const struct sw_tuning *tuning, int64_t group) {
-    const struct sw_model_config configs[] = {grouped_config(0), grouped_config(group)};
+static void compare_gradients(sw_dtype type, const struct sw_tuning *tuning, int64_t group,
+                              struct sw_model_config (*config_of)(int64_t group)) {
+    const struct sw_model_config configs[] = {config_of(0), config_of(group)};
     struct sw_units *units[2];
     struct same_trace trace[2];
     for (int i = 0; i < 2; i++) {
@@ -167,8 +179,9 @@ static void experts_that_are_units_have_the_same_gradients(void **state) {
     static const int64_t groups[] = {1, 2, 3, 6};
     (void)state;
     for (size_t i = 0; i < sizeof groups / sizeof groups[0]; i++) {
-        compare_gradients(SW_F32, &all, groups[i]);
-        compare_gradients(SW_BF16, i % 2 == 0 ? &all : &lora, groups[i]);
+        compare_gradients(SW_F32, &all, groups[i], grouped_config);
+        compare_gradients(SW_BF16, i % 2 == 0 ? &all : &lora, groups[i], grouped_config);
+        compare_gradients(SW_BF16, i % 2 == 0 ? &lora : &all, groups[i], shared_config);
     }
 }
 
@@ -222,6 +235,24 @@ static void joined_experts_have_the_same_bits_everywhere(void **state) {
         must(same_train(&base, false, &reference));
         assert_true(isfinite(reference.loss[0]) && reference.grad_norm[0] > 0);
         train_at_places(&base, &reference, RANDOM_RUNS / 2, *state, &draws);
+        same_free(&reference);
+    }
+}
+
+/* Trained, and frozen in 4 bits beside adapters; in whole blocks, and beside units of experts. */
+static void a_shared_expert_gives_the_same_bits_everywhere(void **state) {
+    struct draws draws = {.stream = SHARED_PLACES};
+    for (int variant = 0; variant < 4; variant++) {
+        const bool adapts = variant % 2 == 1;
+        const struct sw_model_config config = shared_config(variant < 2 ? 0 : 2);
+        struct harness_spec base = same_spec(adapts ? SW_BF16 : SW_F32);
+        struct same_trace reference;
+        same_use_experts(&base);
+        base.config = &config;
+        if (adapts)
+            base.shape.tuning = (struct sw_tuning){.lora = {.rank = 2}, .base = SW_BASE_NF4};
+        must(same_train(&base, false, &reference));
+        train_at_places(&base, &reference, RANDOM_RUNS / 3, *state, &draws);
         same_free(&reference);
     }
 }
@@ -420,6 +451,7 @@ int main(void) {
         in_directory(joined_experts_have_the_same_bits_everywhere),
         in_directory(experts_that_are_units_have_the_same_bits_everywhere),
         cmocka_unit_test(experts_that_are_units_have_the_same_gradients),
+        in_directory(a_shared_expert_gives_the_same_bits_everywhere),
         in_directory(a_resumed_training_gives_the_same_bits),
         cmocka_unit_test(one_expert_trains_as_a_dense_model),
         cmocka_unit_test(experts_without_rows_are_only_decayed),

@@ -89,6 +89,14 @@ static void mixtures_of_experts_are_read(void **state) {
     assert_int_equal(parse(MODEL("qwen3_moe", ", \"sliding_window\": 16")).window, 0);
     c = parse(MODEL("qwen3_moe", ", \"use_sliding_window\": true, \"sliding_window\": 16, \"max_window_layers\": 2"));
     assert_true(c.window == 16 && c.full_layers[0] == 0);
+    c = parse(MODEL("qwen2_moe",
+                    ", \"moe_intermediate_size\": 20, \"shared_expert_intermediate_size\": 30,"
+                    "\"num_experts\": 6, \"norm_topk_prob\": true, \"sliding_window\": 8, \"max_window_layers\": 2,"
+                    "\"use_sliding_window\": false, \"layer_types\": [\"full_attention\"]"));
+    assert_true(c.experts == 6 && c.chosen_experts == 4 && c.expert_ffn == 20 && c.ffn == 30 && c.normalises_chosen);
+    assert_true(c.qkv_bias && !c.projection_bias && !c.qk_norm && c.window == 0);
+    c = parse(MODEL("qwen2_moe", ", \"qkv_bias\": false"));
+    assert_true(c.experts == 60 && c.expert_ffn == 1408 && c.ffn == 5632 && !c.normalises_chosen && !c.qkv_bias);
     c = parse(MODEL("olmoe", ", \"clip_qkv\": null"));
     assert_true(c.experts == 64 && c.chosen_experts == 8 && c.expert_ffn == 80 && c.joint_qk_norm && c.qk_norm);
 }
@@ -255,6 +263,11 @@ static const struct {
     {MODEL("qwen3_moe", ", \"use_sliding_window\": 1"), SW_ERR_ARG, "'use_sliding_window' is 1"},
     {MODEL("qwen3_moe", ", \"moe_intermediate_size\": 0"), SW_ERR_ARG, "'moe_intermediate_size' is 0"},
     {MODEL("qwen3_moe", ", \"shared_expert_intermediate_size\": 8"), SW_ERR_UNSUPPORTED, "is not known for qwen3_moe"},
+    {MODEL("qwen2_moe", ", \"decoder_sparse_step\": 2"), SW_ERR_UNSUPPORTED, "'decoder_sparse_step' is 2"},
+    {MODEL("qwen2_moe", ", \"mlp_only_layers\": [1]"), SW_ERR_UNSUPPORTED, "'mlp_only_layers' is [1]"},
+    {MODEL("qwen2_moe", ", \"use_sliding_window\": true"), SW_ERR_UNSUPPORTED, "'use_sliding_window' is true"},
+    {MODEL("qwen2_moe", ", \"shared_expert_intermediate_size\": 0"), SW_ERR_ARG,
+     "'shared_expert_intermediate_size' is 0"},
     {MODEL("gemma3_text", ", \"final_logit_softcapping\": 30.0"), SW_ERR_UNSUPPORTED,
      "'final_logit_softcapping' is 30"},
     {MODEL("gemma3_text", ", \"use_bidirectional_attention\": true"), SW_ERR_UNSUPPORTED, "bidirectional_attention"},
@@ -327,9 +340,9 @@ static void assert_round_trip(const struct sw_model_config *config) {
     free(again);
 }
 
-static const char *const golden[] = {"llama-a", "llama-b",  "llama-long", "mistral-a", "qwen2-a",
-                                     "qwen3-a", "qwen3-b",  "phi3-a",     "mixtral-a", "qwen3-moe-a",
-                                     "olmoe-a", "gemma3-a", "gptoss-a"};
+static const char *const golden[] = {"llama-a", "llama-b",  "llama-long", "mistral-a",  "qwen2-a",
+                                     "qwen3-a", "qwen3-b",  "phi3-a",     "mixtral-a",  "qwen3-moe-a",
+                                     "olmoe-a", "gemma3-a", "gptoss-a",   "qwen2-moe-a"};
 enum { GOLDEN = sizeof golden / sizeof golden[0], FILE_BYTES = 1 << 20 };
 
 static const char *golden_folder(int i, char path[SUPPORT_PATH_CHARS]) {
@@ -367,15 +380,26 @@ static void presets_have_their_parameters(void **state) {
         const char *name;
         int64_t parameters;
     } expected[] = {
-        {"llama-1b", INT64_C(1235814400)},        {"llama-8b", INT64_C(8030261248)},
-        {"llama-70b", INT64_C(70553706496)},      {"qwen2.5-0.5b", INT64_C(494032768)},
-        {"qwen2.5-1.5b", INT64_C(1543714304)},    {"qwen2.5-3b", INT64_C(3085938688)},
-        {"qwen2.5-7b", INT64_C(7615616512)},      {"qwen2.5-14b", INT64_C(14770033664)},
-        {"phi-4", INT64_C(14659507200)},          {"mixtral-8x7b", INT64_C(46702792704)},
-        {"mixtral-8x22b", INT64_C(140620634112)}, {"qwen3-30b-a3b", INT64_C(30532122624)},
-        {"gemma3-270m", INT64_C(268098176)},      {"gemma3-1b", INT64_C(999885952)},
-        {"gemma3-4b", INT64_C(3880263168)},       {"gemma3-12b", INT64_C(11766034176)},
-        {"gemma3-27b", INT64_C(27009346304)},     {"gpt-oss-20b", INT64_C(20914757184)},
+        {"llama-1b", INT64_C(1235814400)},
+        {"llama-8b", INT64_C(8030261248)},
+        {"llama-70b", INT64_C(70553706496)},
+        {"qwen2.5-0.5b", INT64_C(494032768)},
+        {"qwen2.5-1.5b", INT64_C(1543714304)},
+        {"qwen2.5-3b", INT64_C(3085938688)},
+        {"qwen2.5-7b", INT64_C(7615616512)},
+        {"qwen2.5-14b", INT64_C(14770033664)},
+        {"phi-4", INT64_C(14659507200)},
+        {"mixtral-8x7b", INT64_C(46702792704)},
+        {"mixtral-8x22b", INT64_C(140620634112)},
+        {"qwen3-30b-a3b", INT64_C(30532122624)},
+        {"qwen1.5-moe-a2.7b", INT64_C(14315784192)},
+        {"qwen2-57b-a14b", INT64_C(57408658944)},
+        {"gemma3-270m", INT64_C(268098176)},
+        {"gemma3-1b", INT64_C(999885952)},
+        {"gemma3-4b", INT64_C(3880263168)},
+        {"gemma3-12b", INT64_C(11766034176)},
+        {"gemma3-27b", INT64_C(27009346304)},
+        {"gpt-oss-20b", INT64_C(20914757184)},
         {"gpt-oss-120b", INT64_C(116829156672)},
     };
     for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++) {
@@ -544,6 +568,18 @@ static void joined_experts_are_not_shared_out(void **state) {
                            "--expert-group 4 is not supported for gpt_oss", "experts as units");
 }
 
+static void blocks_with_a_shared_expert_are_not_cut(void **state) {
+    (void)state;
+    const struct sw_model_config config = parse(MODEL("qwen2_moe", ""));
+    const struct sw_model_group group = {.ranks = 2, .experts = true};
+    struct sw_units *units;
+    support_expect_failure(sw_model_rank_units(&config, 2, 0, 1, SW_OPTIMIZER_FP32, NULL, &units), SW_ERR_UNSUPPORTED,
+                           "--tensor 2 is not supported for qwen2_moe, whose blocks have a shared expert", "ranks");
+    support_expect_failure(sw_model_group_units(&config, &group, 1, SW_OPTIMIZER_FP32, NULL, &units),
+                           SW_ERR_UNSUPPORTED,
+                           "--experts 2 is not supported for qwen2_moe, whose blocks have a shared expert", "experts");
+}
+
 /* One grouped product takes all experts' matrices of one kind; gate and up are one matrix. Frozen experts lie apart, in
  * a run of their own. */
 static void experts_lie_at_one_stride(void **state) {
@@ -625,6 +661,7 @@ int main(void) {
         cmocka_unit_test(norms_of_results_refuse_parts),
         cmocka_unit_test(blocks_with_experts_are_not_cut_into_tiles),
         cmocka_unit_test(joined_experts_are_not_shared_out),
+        cmocka_unit_test(blocks_with_a_shared_expert_are_not_cut),
         cmocka_unit_test(experts_lie_at_one_stride),
         cmocka_unit_test(frequencies_are_scaled),
     };

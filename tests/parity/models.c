@@ -464,7 +464,7 @@ static const struct {
                 {"qwen3-b", 1, false},           {"phi3-a", 1, false},      {"mixtral-a", 1, true},
                 {"mixtral-balanced", 1, true},   {"qwen3-moe-a", 1, true},  {"olmoe-a", 1, true},
                 {"gemma3-a", 1, false},          {"mixtral-all", 1, false}, {"gpt2-documents", 2, false},
-                {"mistral-documents", 2, false}, {"gptoss-a", 1, true}};
+                {"mistral-documents", 2, false}, {"gptoss-a", 1, true},     {"qwen2-moe-a", 1, true}};
 
 static void families_in_fp32(void **state) {
     (void)state;
