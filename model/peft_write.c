@@ -268,9 +268,8 @@ static sw_status write_config(const char *folder, const struct sw_peft_export *e
     const double alpha = experts ? sw_lora_scale(lora) * (double)lora->rank : given;
     json_t *targets = sw_peft_targets(export->units, export->config, set_has, adapted);
     if ((experts && !joins) || adapts_shared_expert(adapted, export->config))
-        sw_log_warn(
-            "the adapters are of some experts, or of gate or up without the other or down: PEFT loads them with "
-            "transformers 4 only");
+        sw_log_warn("the adapters are of some experts, of a shared expert, or of gate or up without the other or down: "
+                    "PEFT loads them with transformers 4 only");
     json_decref(adapted);
     json_t *root = json_pack(
         "{s:{}, s:n, s:s?, s:s, s:b, s:b, s:b, s:n, s:n, s:o, s:f, s:o, s:s, s:I, s:{}, s:n, s:o, "

@@ -338,8 +338,7 @@ static struct harness_spec stored_spec(sw_base_format format, bool experts, stru
     config->expert_ffn = experts ? 128 : 0;
     config->layers = 2;
     spec.config = config;
-    spec.shape.tuning =
-        (struct sw_tuning){.lora = {.rank = 4, .targets = experts ? "q_proj" : "q_proj,down_proj"}, .base = format};
+    spec.shape.tuning = (struct sw_tuning){.lora = {.rank = 4, .targets = "q_proj,down_proj"}, .base = format};
     return spec;
 }
 
