@@ -99,15 +99,15 @@ class Case:
     seed: int
     config: dict
     weight_std: float  # large enough that some steps clip
-    # As files were first published: GPT-2's without the prefix and with causal masks, the others' rope_theta and
-    # rope_scaling apart.
-    published_form: bool
     micro_batches: int
     batch: int
     seq: int
     optimizer: Optimizer
     family: str = "gpt2"
     documents: int = 0  # packed into each sequence; 0: a sequence is text without documents
+    # As files were first published: GPT-2's without the prefix and with causal masks, the others' rope_theta and
+    # rope_scaling apart.
+    published_form: bool = False
 
     @property
     def prefix(self):
@@ -128,7 +128,6 @@ CASES = (
         seed=20240601,
         config={"vocab_size": 256, "n_embd": 48, "n_head": 3, "n_layer": 2, "n_positions": 64},
         weight_std=0.14,
-        published_form=False,
         micro_batches=3,
         batch=2,
         seq=64,
@@ -153,7 +152,6 @@ CASES = (
         seed=20240603,
         config=LLAMA_SHAPE | {"num_key_value_heads": 4, "rms_norm_eps": 1e-5},
         weight_std=0.14,
-        published_form=False,
         micro_batches=3,
         batch=2,
         seq=64,
@@ -188,7 +186,6 @@ CASES = (
                 "rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
                 "high_freq_factor": 4.0, "original_max_position_embeddings": 1024}},
         weight_std=0.25,
-        published_form=False,
         micro_batches=1,
         batch=1,
         seq=4200,
@@ -201,7 +198,6 @@ CASES = (
         config=LLAMA_SHAPE | {"sliding_window": 9, "head_dim": 14, "max_position_embeddings": 200,
                               "rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}},
         weight_std=0.14,
-        published_form=False,
         micro_batches=2,
         batch=2,
         seq=150,
@@ -216,7 +212,6 @@ CASES = (
                               "sliding_window": 20, "max_window_layers": 2, "rope_parameters": {
                                   "rope_type": "default", "rope_theta": 50.0}},
         weight_std=0.12,
-        published_form=False,
         micro_batches=3,
         batch=2,
         seq=64,
@@ -229,7 +224,6 @@ CASES = (
         config=LLAMA_SHAPE | {"head_dim": 32, "tie_word_embeddings": True, "rope_parameters": {
             "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16}},
         weight_std=0.12,
-        published_form=False,
         micro_batches=2,
         batch=3,
         seq=60,
@@ -245,7 +239,6 @@ CASES = (
             "use_sliding_window": True, "sliding_window": 9, "layer_types": [
                 "sliding_attention", "full_attention", "sliding_attention"]},
         weight_std=0.17,
-        published_form=False,
         micro_batches=2,
         batch=2,
         seq=64,
@@ -318,7 +311,6 @@ CASES = (
                               "num_experts": 7, "num_experts_per_tok": 3, "norm_topk_prob": True,
                               "tie_word_embeddings": True},
         weight_std=0.17,
-        published_form=False,
         micro_batches=2,
         batch=2,
         seq=64,
@@ -332,7 +324,6 @@ CASES = (
         config=LLAMA_SHAPE | {"hidden_size": 32, "moe_intermediate_size": 14, "shared_expert_intermediate_size": 26,
                               "num_experts": 5, "num_experts_per_tok": 2},
         weight_std=0.17,
-        published_form=False,
         micro_batches=2,
         batch=2,
         seq=64,
@@ -346,7 +337,6 @@ CASES = (
         config=LLAMA_SHAPE | {"hidden_size": 32, "intermediate_size": 20, "num_experts": 5,
                               "num_experts_per_tok": 2, "num_key_value_heads": 2},
         weight_std=0.17,
-        published_form=False,
         micro_batches=2,
         batch=2,
         seq=64,
@@ -371,7 +361,6 @@ CASES = (
                 "full_attention": {"rope_type": "linear", "rope_theta": 1000.0, "factor": 2.0},
                 "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}}},
         weight_std=0.1,
-        published_form=False,
         micro_batches=2,
         batch=2,
         seq=48,
@@ -383,7 +372,6 @@ CASES = (
         seed=20240619,
         config={"vocab_size": 128, "n_embd": 32, "n_head": 2, "n_layer": 2, "n_positions": 72},
         weight_std=0.17,
-        published_form=False,
         micro_batches=3,
         batch=2,
         seq=72,
@@ -398,7 +386,6 @@ CASES = (
         config=LLAMA_SHAPE | {"vocab_size": 128, "hidden_size": 32, "intermediate_size": 48, "sliding_window": 11,
                               "max_position_embeddings": 140},
         weight_std=0.17,
-        published_form=False,
         micro_batches=2,
         batch=2,
         seq=140,
