@@ -80,8 +80,8 @@ struct sw_settings {
     int64_t group;              /* not a flag: group size chosen for --order auto; 0: all micro-batches */
     int64_t zero;               /* ZeRO stage, 0 to 3 */
     int64_t tiles;              /* tiles per half of a block; 1: blocks are not cut */
-    int64_t expert_group; /* neighbouring experts that are a unit; 0: they are in one unit with their block;
-                             SW_OPTION_AUTO counts as 0 until sw_expert_group_choose sets it */
+    int64_t expert_group;       /* neighbouring experts that are a unit; 0: they are in one unit with their block;
+                                   SW_OPTION_AUTO counts as 0 until sw_expert_group_choose sets it */
     int64_t ranks, local_ranks; /* ranks of the job, and how many of them are on this machine; 0: one */
     int64_t nodes;              /* nodes of a described machine's ranks; only plan sets it */
     int partition;              /* SW_PARTITION_*: whether a tensor group's ranks partition the inputs that they keep */
