@@ -39,6 +39,17 @@ static sw_status check_number(const json_t *root, const char *origin, const char
                    sw_config_show(value, shown), wanted);
 }
 
+/* Refuses a number of experts for each token, under the name that other programs read, that differs from the model's.
+ */
+static sw_status check_chosen(const json_t *root, const char *origin, int64_t chosen) {
+    const json_t *value = sw_config_field_of(root, "experts_per_token");
+    char shown[SW_SHOWN_CHARS];
+    if (value == NULL || (json_is_integer(value) && json_integer_value(value) == chosen))
+        return SW_OK;
+    return sw_fail(SW_ERR_ARG, "%s: 'experts_per_token' is %s and 'num_experts_per_tok' is %lld; make them equal",
+                   origin, sw_config_show(value, shown), (long long)chosen);
+}
+
 static sw_status read_rope(const struct sw_family *family, const json_t *root, const char *origin,
                            struct sw_model_config *out) {
     SW_TRY(sw_config_read_rope(family, root, origin, out));
@@ -55,12 +66,18 @@ static sw_status derive(const struct sw_family *family, const json_t *root, cons
     const json_t *types = sw_config_field_of(root, "layer_types");
     SW_TRY(sw_family_derive_heads(family, root, origin, out));
     SW_TRY(sw_family_check_experts(root, origin, out));
+    SW_TRY(check_chosen(root, origin, out->chosen_experts));
     SW_TRY(check_number(root, origin, "swiglu_alpha", 1.702));
     SW_TRY(check_number(root, origin, "swiglu_limit", SW_CLAMPED_MOST));
     SW_TRY(read_rope(family, root, origin, out));
     out->window = DEFAULT_WINDOW;
     if (json_object_get(root, "sliding_window") != NULL)
         SW_TRY(sw_family_read_window(root, origin, &out->window));
+    if (out->window == 0)
+        return sw_fail(SW_ERR_UNSUPPORTED,
+                       "%s: 'sliding_window' is null, which gpt_oss does not support; it must be a whole number from 1 "
+                       "(for no windows, every entry of 'layer_types' is \"full_attention\")",
+                       origin);
     if (types != NULL)
         return sw_family_read_layer_types(types, origin, out);
     for (int64_t layer = 1; layer < out->layers; layer += 2)

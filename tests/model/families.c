@@ -120,8 +120,8 @@ static void gpt_oss_is_read(void **state) {
     assert_true(c.full_layers[0] == 10 && c.rope.kind == SW_ROPE_YARN && c.rope.theta == 150000.0);
     assert_true(c.rope.factor == 32.0 && c.rope.original_positions == 4096 && !c.rope.truncate && !c.tied_embeddings);
     c = parse(MODEL("gpt_oss", ", \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 50},"
-                               "\"sliding_window\": null, \"attention_bias\": false"));
-    assert_true(c.rope.kind == SW_ROPE_DEFAULT && c.rope.theta == 50.0 && c.window == 0 && !c.qkv_bias);
+                               "\"sliding_window\": 5, \"attention_bias\": false"));
+    assert_true(c.rope.kind == SW_ROPE_DEFAULT && c.rope.theta == 50.0 && c.window == 5 && !c.qkv_bias);
 }
 
 #define GEMMA_LAYERS(full, window) "\"full_attention\": {" full "}, \"sliding_attention\": {" window "}"
@@ -285,6 +285,8 @@ static const struct {
     {MODEL("gpt_oss", ", \"num_experts_per_tok\": 9, \"num_local_experts\": 8"), SW_ERR_ARG, "the model has 8 experts"},
     {MODEL("gpt_oss", ", \"hidden_act\": \"gelu\""), SW_ERR_UNSUPPORTED, "'hidden_act' is \"gelu\""},
     {MODEL("gpt_oss", ", \"sliding_window\": 0"), SW_ERR_ARG, "'sliding_window' is 0"},
+    {MODEL("gpt_oss", ", \"sliding_window\": null"), SW_ERR_UNSUPPORTED, "'sliding_window' is null"},
+    {MODEL("gpt_oss", ", \"experts_per_token\": 3"), SW_ERR_ARG, "'num_experts_per_tok' is 4"},
     {MODEL("olmoe", ", \"clip_qkv\": 8.0"), SW_ERR_UNSUPPORTED, "'clip_qkv' is 8"},
     {MODEL("qwen2", LAYERS(FULL, "linear_attention", FULL, FULL)), SW_ERR_UNSUPPORTED, "for layer 1"},
 };
