@@ -464,16 +464,16 @@ static double grouped_gemm(const void *args) {
 }
 
 /* Returns the bytes of passes over the rows of experts with biases. */
-static double biased_bytes(sw_dtype type, int64_t rows, int64_t likely_rows, int64_t cols, double passes) {
+static double biased_bytes(sw_dtype type, int64_t rows, int64_t cols, double passes) {
     assert(rows >= 0 && cols > 0);
-    return bytes_of(type, passes * (double)(likely_rows > 0 ? likely_rows : rows) * (double)cols, 0.0);
+    return bytes_of(type, passes * (double)rows * (double)cols, 0.0);
 }
 
 static double expert_bias_forward(const void *args) {
     const struct sw_expert_bias_forward *op = args;
     assert(op->experts > 0 && op->experts <= SW_MOST_EXPERTS && (op->bias_stride >= op->cols || op->experts == 1));
     assert(op->offset != NULL && op->source != NULL && op->weight != NULL && op->bias != NULL && op->y != NULL);
-    return biased_bytes(op->type, op->rows, op->likely_rows, op->cols, 2.0);
+    return biased_bytes(op->type, op->rows, op->cols, 2.0);
 }
 
 static double expert_bias_backward(const void *args) {
@@ -482,7 +482,7 @@ static double expert_bias_backward(const void *args) {
     assert(op->offset != NULL && op->dy != NULL && (op->acc != NULL || op->d_weight != NULL));
     assert(op->source != NULL || (op->weight == NULL && op->d_weight == NULL));
     assert(op->bias != NULL || op->d_weight == NULL);
-    return biased_bytes(op->type, op->rows, op->likely_rows, op->cols,
+    return biased_bytes(op->type, op->rows, op->cols,
                         (op->acc != NULL ? 1.0 : 0.0) + (op->d_weight != NULL ? 1.0 : 0.0));
 }
 

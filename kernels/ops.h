@@ -754,7 +754,6 @@ struct sw_expert_bias_forward {
     sw_dtype type;
     int64_t experts, rows, cols; /* rows: the most that all experts may have in total */
     int64_t bias_stride;
-    int64_t likely_rows;   /* the number of rows that prices count; 0: `rows` */
     const int32_t *offset; /* [experts + 1] */
     const int32_t *source;
     const float *weight; /* by pair */
@@ -772,7 +771,6 @@ struct sw_expert_bias_backward {
     sw_dtype type;
     int64_t experts, rows, cols;
     int64_t bias_stride;
-    int64_t likely_rows;
     const int32_t *offset, *source;
     const float *weight;
     const void *bias, *dy;
