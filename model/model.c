@@ -772,6 +772,13 @@ static uint64_t stream_of(const char *name) {
     return hash;
 }
 
+/* Tells whether a tensor starts as zeros or ones: norms and biases. As in transformers, attention sinks and a router's
+ * biases are random. */
+static bool has_no_noise(const struct sw_tensor *tensor) {
+    const bool drawn = sw_name_ends_with(tensor->name, ".sinks") || sw_name_ends_with(tensor->name, ".router.bias");
+    return !drawn && (tensor->dims == 1 || sw_name_ends_with(tensor->name, "_bias"));
+}
+
 struct random_fill {
     const struct sw_model_init *init;
     const struct sw_unit *unit;
@@ -785,7 +792,7 @@ static sw_status fill_run(void *context, int64_t tensor_number, int64_t whole, i
     float *out = fill->out + at;
     if (tensor->added) /* its first values are another's matter, such as sw_lora_load's */
         return SW_OK;
-    if (tensor->dims == 1 || sw_name_ends_with(tensor->name, "_bias")) {
+    if (has_no_noise(tensor)) {
         const bool one = sw_name_ends_with(tensor->name, ".weight") && !init->config->norm_from_one;
         const float value = one ? 1.0f : 0.0f;
         for (int64_t i = 0; i < run; i++)

@@ -438,14 +438,26 @@ static sw_status check_tiles(const struct sw_model_config *c, int ranks, int64_t
 }
 
 /* Refuses to train something else than adapters beside joined experts in MXFP4: an export of the whole model would have
- * them transposed. */
-static sw_status check_as_stored(const struct sw_model_config *c, const struct sw_tuning *tuning) {
-    if (!c->joined_experts || !sw_tuning_freezes(tuning) || tuning->base != SW_BASE_MXFP4 || tuning->lora.rank > 0)
+ * them transposed. Trained experts, which are no base, would have another shape than the model's. */
+static sw_status check_as_stored(const struct sw_model_config *c, const struct sw_tuning *tuning,
+                                 const struct sw_units *units) {
+    if (!is_as_stored(c, units))
         return SW_OK;
-    return sw_fail(SW_ERR_UNSUPPORTED,
-                   "--base-format mxfp4 works with --lora and not with --freeze for %s, which keeps its experts "
-                   "transposed in mxfp4; give --lora, or leave --base-format out",
-                   c->family);
+    for (int64_t u = 0; tuning->lora.rank > 0 && u < units->count; u++)
+        for (int64_t t = 0; t < units->unit[u].tensor_count; t++) {
+            const struct sw_tensor *tensor = &units->unit[u].tensor[t];
+            if (tensor->dims == 3 && !tensor->frozen)
+                return sw_fail(SW_ERR_UNSUPPORTED,
+                               "--modules-to-save trains '%s', which --base-format mxfp4 keeps as it is stored; leave "
+                               "one of them out",
+                               tensor->name);
+        }
+    return tuning->lora.rank > 0
+               ? SW_OK
+               : sw_fail(SW_ERR_UNSUPPORTED,
+                         "--base-format mxfp4 works with --lora and not with --freeze for %s, which keeps its experts "
+                         "transposed in mxfp4; give --lora, or leave --base-format out",
+                         c->family);
 }
 
 /* Lets all ranks of the job share what every rank of an expert group has, but for the routers beside experts. */
@@ -461,7 +473,6 @@ static sw_status make_units(const struct sw_model_config *config, const struct s
     const int64_t block_units = cut->expert_units > 0                               ? 1 + cut->expert_units
                                 : sw_cut_parts(cut) == 1 && !sw_cut_shares_out(cut) ? 1
                                                                                     : 2 * cut->tiles;
-    SW_TRY(check_as_stored(config, tuning));
     SW_TRY(sw_units_create(config->layers * block_units + 2, &units));
     units->tied = config->tied_embeddings;
     units->optimizer = optimizer;
@@ -470,6 +481,8 @@ static sw_status make_units(const struct sw_model_config *config, const struct s
     if (status == SW_OK)
         status =
             sw_tuning_apply(tuning, config, cut->expert_ranks > 1 ? cut->expert_ranks : cut->ranks, cut->tiles, units);
+    if (status == SW_OK)
+        status = check_as_stored(config, tuning, units);
     if (sw_cut_shares_out(cut))
         share_with_all(units);
     if (status == SW_OK)

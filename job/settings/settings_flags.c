@@ -171,10 +171,11 @@ static const struct sw_option options[] = {
     {.name = "--min-lr", REAL(min_lr), .commands = RUNS, .group = LEARNING, .initial = "0", .value = "RATE",
      .real_min = 0, .real_max = 1e3, .what = "learning rate that the schedule falls to"},
     {.name = "--weight-decay", REAL(weight_decay), .commands = TRAIN, .group = LEARNING, .initial = "0.1", .value = "X",
-     .real_min = 0, .real_max = 1e3, .what = "weight decay of AdamW, for tensors of two or more dimensions"},
+     .real_min = 0, .real_max = 1e3,
+     .what = "weight decay of AdamW, for tensors of two or more dimensions but biases of experts"},
     {.name = "--no-decay", LIST(no_decay), .commands = TRAIN, .group = LEARNING, .value = "PATTERN",
      .what = "no weight decay for tensors whose names match, such as '*wte.weight'; repeat for several; tensors of"
-             " one dimension (norms, biases) never have any"},
+             " one dimension (norms, biases) and biases of experts never have any"},
     {.name = "--lr-scale", LIST(lr_scale), .commands = RUNS, .group = LEARNING, .value = "PATTERN=FACTOR",
      .what = "factor on the learning rate for tensors whose names match, such as '*wte.weight=0.1'; repeat for "
              "several: the last match counts"},

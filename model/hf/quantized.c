@@ -359,6 +359,10 @@ sw_status sw_stored_tensor_announce(struct sw_safetensors *tensors, const struct
 }
 
 int64_t sw_stored_tensor_offset(const struct sw_stored_tensor *stored, int64_t elem) {
+    const int64_t expert = stored->rows > 0 ? elem / (stored->rows * stored->cols) : 0;
+    const int64_t within = elem - expert * stored->rows * stored->cols;
+    if (stored->rows > 0)
+        elem += within % stored->rows * stored->cols + within / stored->rows - within;
     const int64_t at = stored->format == SW_BASE_MXFP4 ? elem / 2 : stored->first + elem;
     return stored->values->offset_bytes + at * stored->values->elem_bytes;
 }

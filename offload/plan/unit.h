@@ -62,7 +62,7 @@ struct sw_tensor {
     struct sw_part part;             /* the part that the unit holds, row by row */
     int64_t elems;                   /* elements of the part */
     int64_t offset;                  /* first element in the unit */
-    bool decay;                      /* weight decay applies */
+    bool decay;                      /* weight decay applies; false for biases, those of experts [experts, n] too */
     double lr_scale;                 /* factor of the learning rate; 0 stands for 1 */
     bool typed;                      /* stays in the compute type, out of a quantized base */
     bool frozen;                     /* training does not change it; set before the units are sealed */

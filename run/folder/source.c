@@ -41,7 +41,8 @@ struct sw_source {
     struct sw_peft *peft;             /* adapters of a folder; NULL: none */
     struct sw_turn_end turn_end;      /* for a run: the token that ends turns */
     int bos;                          /* SW_BOS_... */
-    int tensor_ranks;                 /* size of the run's tensor groups; 1 for other sources */
+    int part_ranks;                   /* size of the run's groups of --tensor or --experts; 1 for other sources */
+    bool by_experts;                  /* these are groups of --experts */
     int64_t step;                     /* step of the run's commit; -1: the source is no run */
 };
 
@@ -50,7 +51,7 @@ static sw_status make(struct sw_source **out) {
     if (*out == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to open the model");
     (*out)->step = -1;
-    (*out)->tensor_ranks = 1;
+    (*out)->part_ranks = 1;
     return SW_OK;
 }
 
@@ -169,7 +170,8 @@ static sw_status describe_run(struct sw_source *source, const char *folder, cons
                               struct sw_run *run) {
     source->config = run->config;
     source->tiles = run->tiles;
-    source->tensor_ranks = (int)run->tensor_ranks;
+    source->part_ranks = (int)run->tensor_ranks;
+    source->by_experts = run->by_experts;
     source->units = sw_state_units(source->state);
     source->step = sw_state_commit(source->state)->step;
     SW_TRY(sw_tuning_copy(&run->settings.tuning, &source->tuning));
@@ -269,8 +271,9 @@ const struct sw_model_config *sw_source_config(const struct sw_source *source) {
     return &source->config;
 }
 
-int sw_source_tensor_ranks(const struct sw_source *source) {
-    return source->tensor_ranks;
+int sw_source_part_ranks(const struct sw_source *source, bool *out_by_experts) {
+    *out_by_experts = source->by_experts;
+    return source->part_ranks;
 }
 
 const struct sw_tuning *sw_source_tuning(const struct sw_source *source) {

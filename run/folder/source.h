@@ -46,8 +46,9 @@ int64_t sw_source_tiles(const struct sw_source *source);
 /* Lays the units of a source out again, with so many experts in a unit (sw_model_group_experts). It must be the first
  * to lay them out again, and not for a tensor group. */
 sw_status sw_source_group_experts(struct sw_source *source, int64_t experts);
-/* Returns the size of the tensor groups that a run was trained with; 1 for other sources. */
-int sw_source_tensor_ranks(const struct sw_source *source);
+/* Returns the size of the groups that a run was trained with; 1 for other sources. *out_by_experts: they are those of
+ * --experts, not of --tensor. */
+int sw_source_part_ranks(const struct sw_source *source, bool *out_by_experts);
 /* Returns the tuning by which the units are laid out. */
 const struct sw_tuning *sw_source_tuning(const struct sw_source *source);
 /* Returns the folder or preset that the weights come from; for a run, that it was made from. */

@@ -400,12 +400,12 @@ static sw_status make_store(const struct sw_inference_spec *inferred, struct sw_
 
 /* Says that a quantized base has other values than the run trained with: each rank rounds its part by itself. */
 static void say_base(const struct sw_inference_spec *spec, int tensor_ranks) {
-    const int base = sw_source_tuning(spec->source)->base, before = sw_source_tensor_ranks(spec->source);
-    if (base != SW_BASE_TYPED && before != tensor_ranks && sw_ranks_rank(spec->ranks) == 0)
+    bool by_experts;
+    const int base = sw_source_tuning(spec->source)->base, before = sw_source_part_ranks(spec->source, &by_experts);
+    if (base != SW_BASE_TYPED && (by_experts || before != tensor_ranks) && sw_ranks_rank(spec->ranks) == 0)
         sw_log_info(
-            "the run rounds its base to %s for --tensor %d; --tensor %d rounds other parts, so results differ a "
-            "little",
-            sw_base_format_name((sw_base_format)base), before, tensor_ranks);
+            "the run rounds its base to %s for %s %d; --tensor %d rounds other parts, so results differ a little",
+            sw_base_format_name((sw_base_format)base), by_experts ? "--experts" : "--tensor", before, tensor_ranks);
 }
 
 /* Cuts the source for the rank's group, and describes the work as the settings of a job. */
@@ -444,8 +444,8 @@ static sw_status agree_on_nothing(void *context, struct sw_job *job) {
  * chooses. A quantized base would be rounded by other grains, and one of a checkpoint has no records for them. */
 static bool may_divide(const struct sw_inference_spec *spec) {
     const struct sw_model_config *config = sw_source_config(spec->source);
-    return config->experts > 0 && !config->joined_experts && config->expert_group != 1 && spec->context > 0 && spec->tensor_ranks <= 1 &&
-           sw_source_tuning(spec->source)->base == SW_BASE_TYPED;
+    return config->experts > 0 && !config->joined_experts && config->expert_group != 1 && spec->context > 0 &&
+           spec->tensor_ranks <= 1 && sw_source_tuning(spec->source)->base == SW_BASE_TYPED;
 }
 
 /* Tells whether every pass fetches weights. */

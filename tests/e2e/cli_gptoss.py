@@ -4,6 +4,7 @@ them as they are, and in exports, which have them as transformers does; and what
 import json
 import os
 import random
+import shutil
 import struct
 
 import hf_folder
@@ -30,15 +31,15 @@ def path(*names):
     return os.path.join(SCRATCH, *names)
 
 
-def shapes():
+def shapes(inner=INNER):
     """The tensors as transformers has them, where a matrix of experts is [experts, in, out]."""
     queries, keys = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
     found = {"model.embed_tokens.weight": [VOCAB, HIDDEN]}
     for layer in range(LAYERS):
         names = {"input_layernorm.weight": [HIDDEN], "self_attn.sinks": [HEADS], "post_attention_layernorm.weight": [HIDDEN],
                  "mlp.router.weight": [EXPERTS, HIDDEN], "mlp.router.bias": [EXPERTS],
-                 "mlp.experts.gate_up_proj": [EXPERTS, HIDDEN, 2 * INNER], "mlp.experts.gate_up_proj_bias": [EXPERTS, 2 * INNER],
-                 "mlp.experts.down_proj": [EXPERTS, INNER, HIDDEN], "mlp.experts.down_proj_bias": [EXPERTS, HIDDEN]}
+                 "mlp.experts.gate_up_proj": [EXPERTS, HIDDEN, 2 * inner], "mlp.experts.gate_up_proj_bias": [EXPERTS, 2 * inner],
+                 "mlp.experts.down_proj": [EXPERTS, inner, HIDDEN], "mlp.experts.down_proj_bias": [EXPERTS, HIDDEN]}
         for name, rows, cols in (("q", queries, HIDDEN), ("k", keys, HIDDEN), ("v", keys, HIDDEN), ("o", HIDDEN, queries)):
             names |= {f"self_attn.{name}_proj.weight": [rows, cols], f"self_attn.{name}_proj.bias": [rows]}
         found |= {f"model.layers.{layer}.{name}": shape for name, shape in names.items()}
@@ -61,9 +62,9 @@ def rounded(value):
     return struct.unpack("<f", b"\0\0" + struct.pack("<f", value)[2:])[0]
 
 
-def pieces():
+def pieces(inner=INNER):
     stored, exact = {}, {}
-    for name, shape in shapes().items():
+    for name, shape in shapes(inner).items():
         draw = random.Random(name)
         if len(shape) == 3:
             found, exact[name] = in_mxfp4(name, shape, draw)
@@ -85,33 +86,47 @@ def file_of(stored):
 
 STORED, EXACT = pieces()
 PUBLISHED = hf_folder.make(path("published"), CONFIG | MXFP4, file_of(STORED))
+WIDE = 96  # experts whose down matrices are not square
+WIDE_STORED, WIDE_EXACT = pieces(WIDE)
+WIDE_PUBLISHED = hf_folder.make(path("wide"), CONFIG | MXFP4 | {"intermediate_size": WIDE}, file_of(WIDE_STORED))
 PLAIN = hf_folder.make(path("plain"), CONFIG, hf_folder.safetensors({name: (shapes()[name], EXACT[name]) for name in EXACT}))
 
 
 def train(folder, run, *more, precision="bf16", rate="1e-3", steps=STEPS):
     return ["train", "--model", folder, "--data", DATA, "--run", path(run), "--steps", steps, "--warmup", 1, "--lr", rate,
-            *program.SHAPE, "--precision", precision, *more]
+            *(program.SHAPE[:-4] if "--threads" in more else program.SHAPE), "--precision", precision, *more]
+
+
+def numbers_in(kind, data):
+    if kind == "BF16":
+        data = b"".join(b"\0\0" + data[i:i + 2] for i in range(0, len(data), 2))
+    return [value for value, in struct.iter_unpack("<f", data)]
 
 
 def values_of(folder):
     with open(os.path.join(folder, "model.safetensors"), "rb") as content:
         header, data = hf_folder.split(content.read())
-    return {name: (entry["shape"], [value for value, in struct.iter_unpack("<f", data[slice(*entry["data_offsets"])])])
+    return {name: (entry["shape"], numbers_in(entry["dtype"], data[slice(*entry["data_offsets"])]))
             for name, entry in header.items() if name != "__metadata__"}
 
 
 def experts_are_read_as_transformers_has_them():
-    """An export at a rate of 0 has the values, in transformers' shapes. On every tier, and loaded by several threads."""
+    """An export at a rate of 0 has the values, in transformers' shapes. On every tier, loaded by several threads, and frozen."""
     problems = []
-    for place in ("optimizer=host", "weights=nvme,grads=nvme,optimizer=nvme"):
-        run = f"still-{place[0]}"
-        program.must(*train(PUBLISHED, run, "--place", place, precision="fp32", rate=0, steps=1))
+    for number, (folder, inner, exact, *flags) in enumerate((
+            (PUBLISHED, INNER, EXACT, "--place", "optimizer=host"),
+            (PUBLISHED, INNER, EXACT, "--place", "weights=nvme,grads=nvme,optimizer=nvme"),
+            (WIDE_PUBLISHED, WIDE, WIDE_EXACT, "--threads", 2, "--chunk-grains", 4),
+            (WIDE_PUBLISHED, WIDE, WIDE_EXACT, "--freeze", "*.experts.*"),
+            (PUBLISHED, INNER, EXACT, "--freeze", "*.experts.*_proj", "--place", "weights=nvme"))):
+        run = f"still-{number}"
+        program.must(*train(folder, run, *flags, precision="fp32", rate=0, steps=1))
         program.must("export", path(run), path(run + "-out"))
         found = values_of(path(run + "-out"))
-        problems += [f"{place}: {name} differs" for name, shape in shapes().items() if found.get(name) != (shape, EXACT[name])]
+        problems += [f"{flags}: {name} differs" for name, shape in shapes(inner).items() if found.get(name) != (shape, exact[name])]
         fields = program.read_json(path(run + "-out", "config.json"))
         if len(found) != len(EXACT) or "quantization_config" in fields:
-            problems.append(f"{place}: the export has {sorted(found)[:3]} and {fields}")
+            problems.append(f"{flags}: the export has {sorted(found)[:3]} and {fields}")
     return problems
 
 
@@ -157,6 +172,12 @@ def a_base_stays_in_mxfp4():
     if texts[0] != texts[1]:
         problems.append(f"texts {texts}")
     program.must("export", path("base-d"), path("adapter"))
+    program.must("export", PUBLISHED, path("merged-apart"), "--adapter", path("adapter"), "--merge")
+    found = values_of(path("merged-apart"))
+    problems += [f"merged: {name} differs" for name, shape in shapes().items()
+                 if "self_attn" not in name and found.get(name) != (shape, EXACT[name])]
+    if not any(found[name][1] != EXACT[name] for name in EXACT if "q_proj.weight" in name):
+        problems.append("the adapter was not merged")
     return problems + program.refused("a merged export", ["export", path("base-d"), path("merged"), "--merge"], "--base-format mxfp4",
                                       "leave out --merge")
 
@@ -166,6 +187,33 @@ def folder_with(name, **changes):
     for tensor, entry in changes.items():
         stored["model.layers.0.mlp.experts." + tensor] = entry
     return hf_folder.make(path(name), CONFIG | MXFP4, file_of({key: entry for key, entry in stored.items() if entry is not None}))
+
+
+def verify_finds_a_changed_code():
+    """Frozen experts are read from the model's folder: verify names the tensor, and the place of its first code in the grain."""
+    folder, name = path("changing"), "model.layers.1.mlp.experts.gate_up_proj"
+    shutil.copytree(WIDE_PUBLISHED, folder)
+    program.must(*train(folder, "checked", "--freeze", "*.experts.*", steps=1))
+    clean = json.loads(program.must("verify", path("checked"), "--json").out)["bad"]
+    file = os.path.join(folder, "model.safetensors")
+    with open(file, "rb") as content:
+        header, data = hf_folder.split(content.read())
+    base = os.path.getsize(file) - len(data)
+    expert, group = 3, 1  # of elements [3, 32 and 33, 191] of the model's [5, 64, 192]
+    at = header[name + "_blocks"]["data_offsets"][0] + ((expert * 2 * WIDE + 2 * WIDE - 1) * HIDDEN + group * GROUP) // 2
+    stat = os.stat(file)
+    with open(file, "r+b") as opened:
+        opened.seek(base + at)
+        opened.write(bytes([data[at] ^ 0x11]))
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    bad = json.loads(program.run("verify", path("checked"), "--json").out)["bad"]
+    # The experts are the first tensors of the block, and the changed codes stand for elements of this grain.
+    grain = (expert * HIDDEN + group * GROUP) * 2 * WIDE // 16384
+    of, within = divmod(grain * 16384, HIDDEN * 2 * WIDE)
+    column, row = divmod(within, 2 * WIDE)
+    offset = base + header[name + "_blocks"]["data_offsets"][0] + ((of * 2 * WIDE + row) * HIDDEN + column) // 2
+    found = [(entry["grain"], entry["tensor"], entry["offset"]) for entry in bad]
+    return [] if clean == [] and found == [(grain, name + "_blocks", offset)] else [f"clean: {clean}, changed: {bad}, not {offset}"]
 
 
 def what_is_wrong_is_refused():
@@ -182,7 +230,9 @@ def what_is_wrong_is_refused():
         ("a base of plain weights", train(PLAIN, "none", *LORA, "--base-format", "mxfp4"), "--base-format mxfp4",
          "is stored as F32"),
         ("a base that no adapters train on", train(PUBLISHED, "none", "--freeze", "*.experts.*", "--base-format", "mxfp4"),
-         "--base-format mxfp4", "--lora")])
+         "--base-format mxfp4", "--lora"),
+        ("experts that are trained and a base", train(PUBLISHED, "none", *LORA, "--base-format", "mxfp4", "--modules-to-save", "experts"),
+         "--modules-to-save", "gate_up_proj", "--base-format mxfp4")])
     for flags in (("--tensor", 2, "--ranks", 2), ("--experts", 2, "--ranks", 2), ("--expert-group", 2), ("--tiles", 2),
                   ("--lora", 4), ("--lora", 4, "--lora-targets", "q_proj,experts"), ("--lora", 4, "--lora-targets", "gate_up_proj"), ("--precision", "fp8", "--optimizer-state", "bf16")):
         problems += program.refused(flags[0], ["plan", "--model", "gpt-oss-20b", *flags], flags[0],
@@ -191,4 +241,4 @@ def what_is_wrong_is_refused():
 
 
 script_test.run(experts_are_read_as_transformers_has_them, commands_compute_with_the_values, a_base_stays_in_mxfp4,
-                what_is_wrong_is_refused)
+                verify_finds_a_changed_code, what_is_wrong_is_refused)
