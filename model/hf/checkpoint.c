@@ -360,7 +360,7 @@ struct sw_checkpoint {
     bool frozen_only; /* only frozen tensors are matched and read */
     bool quiet;       /* what is left out is not logged */
     struct sw_quantization quantization;
-    struct sw_transposed_expert *transposed;
+    struct sw_transposed_experts *transposed;
     const char **known; /* the names of the model's tensors without the root, sorted; the units own them */
     int64_t known_count;
     int64_t experts;                 /* the number that the model has; 0: none */
@@ -748,7 +748,7 @@ static sw_status open_folder(const char *folder, const struct sw_units *units, b
     if (status == SW_OK)
         status = sw_quantization_load(folder, &checkpoint->quantization);
     if (status == SW_OK)
-        status = sw_transposed_expert_create(&checkpoint->transposed);
+        status = sw_transposed_experts_create(&checkpoint->transposed);
     if (status == SW_OK)
         status = checkpoint_names_create(checkpoint->tensors, folder, checkpoint->root, checkpoint->quantization.format,
                                          quiet, &checkpoint->names);
@@ -790,7 +790,7 @@ void sw_checkpoint_close(struct sw_checkpoint *checkpoint) {
     free(checkpoint->known);
     free(checkpoint->first_grain);
     checkpoint_names_destroy(checkpoint->names);
-    sw_transposed_expert_destroy(checkpoint->transposed);
+    sw_transposed_experts_destroy(checkpoint->transposed);
     if (checkpoint->tensors != NULL)
         sw_safetensors_close(checkpoint->tensors);
     free(checkpoint);

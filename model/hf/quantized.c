@@ -13,6 +13,9 @@
 #include <string.h>
 
 enum { MOST_CONFIG_BYTES = 1 << 24, CODE_TYPES = 2, READ_ELEMS = 4096, MXFP4_GROUP_BYTES = SW_MXFP4_BLOCK_ELEMS / 2 };
+/* Rows that are read and transposed at once, and matrices that are kept: neighbours, as threads read around the end of
+ * one. */
+enum { STRIP_ROWS = 64, KEPT_MATRICES = 2 };
 static_assert(READ_ELEMS % SW_MXFP4_BLOCK_ELEMS == 0, "a read ends with whole groups");
 
 static bool is_text(const json_t *object, const char *name, const char *text) {
@@ -242,74 +245,189 @@ static sw_status read_mxfp4(struct sw_safetensors *tensors, const struct sw_stor
     return SW_OK;
 }
 
-struct sw_transposed_expert {
-    pthread_mutex_t lock;
-    const struct sw_safetensor *values; /* the tensor and the number of the expert whose matrix `value` has */
-    int64_t number, capacity;           /* capacity: elements that `value` has room for */
-    float *value;
+/* Both arrays have a row for each pair of columns, or each group, of the file's matrix [rows, columns], and a byte for
+ * each of its rows. */
+struct matrix {
+    const struct sw_safetensor *values; /* the tensor and the number of the expert; NULL: the matrix is none */
+    int64_t number, capacity;           /* capacity: elements that the arrays have room for */
+    uint8_t *codes;                     /* [columns / 2, rows]: the even column's code is in the lower half */
+    uint8_t *scales;                    /* [columns / SW_MXFP4_BLOCK_ELEMS, rows] */
+    bool loading;                       /* a thread reads it without the lock */
+    int users;                          /* threads that take values from it */
+    int64_t used;                       /* when it was taken last */
 };
 
-sw_status sw_transposed_expert_create(struct sw_transposed_expert **out) {
+struct sw_transposed_experts {
+    pthread_mutex_t lock; /* for the members below, and not for what a matrix points to */
+    pthread_cond_t changed;
+    struct matrix matrix[KEPT_MATRICES];
+    int64_t takes;
+    float level[SW_MXFP4_LEVELS];
+};
+
+sw_status sw_transposed_experts_create(struct sw_transposed_experts **out) {
     *out = calloc(1, sizeof **out);
     if (*out == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to read experts");
     pthread_mutex_init(&(*out)->lock, NULL);
+    pthread_cond_init(&(*out)->changed, NULL);
+    for (int code = 0; code < SW_MXFP4_LEVELS; code++)
+        (*out)->level[code] = sw_mxfp4_level(code);
     return SW_OK;
 }
 
-void sw_transposed_expert_destroy(struct sw_transposed_expert *expert) {
-    if (expert == NULL)
+static void drop_arrays(struct matrix *matrix) {
+    free(matrix->codes);
+    free(matrix->scales);
+    matrix->codes = matrix->scales = NULL;
+    matrix->capacity = 0;
+}
+
+void sw_transposed_experts_destroy(struct sw_transposed_experts *experts) {
+    if (experts == NULL)
         return;
-    pthread_mutex_destroy(&expert->lock);
-    free(expert->value);
-    free(expert);
+    for (int m = 0; m < KEPT_MATRICES; m++)
+        drop_arrays(&experts->matrix[m]);
+    pthread_mutex_destroy(&experts->lock);
+    pthread_cond_destroy(&experts->changed);
+    free(experts);
 }
 
-static sw_status make_room(struct sw_transposed_expert *expert, int64_t elems) {
-    if (expert->capacity >= elems)
+static sw_status make_room(struct matrix *matrix, int64_t elems) {
+    if (matrix->capacity >= elems)
         return SW_OK;
-    float *grown = realloc(expert->value, (size_t)elems * sizeof *grown);
-    if (grown == NULL)
+    drop_arrays(matrix);
+    matrix->codes = malloc((size_t)elems / 2);
+    matrix->scales = malloc((size_t)elems / SW_MXFP4_BLOCK_ELEMS);
+    if (matrix->codes == NULL || matrix->scales == NULL) {
+        drop_arrays(matrix);
         return sw_fail(SW_ERR_NOMEM, "no memory for the matrix of an expert");
-    expert->value = grown;
-    expert->capacity = elems;
+    }
+    matrix->capacity = elems;
     return SW_OK;
 }
 
-/* Reads the matrix of an expert, and transposes it. */
-static sw_status read_expert(struct sw_safetensors *tensors, const struct sw_stored_tensor *stored, int64_t number,
-                             struct sw_transposed_expert *expert) {
-    const int64_t rows = stored->rows, cols = stored->cols, first = number * rows * cols;
-    float values[READ_ELEMS];
-    expert->values = NULL;
-    SW_TRY(make_room(expert, rows * cols));
-    for (int64_t done = 0, now; done < rows * cols; done += now) {
-        now = sw_min_i64(rows * cols - done, READ_ELEMS);
-        SW_TRY(read_mxfp4(tensors, stored, first + done, now, values));
-        for (int64_t i = 0; i < now; i++)
-            expert->value[(done + i) % cols * rows + (done + i) / cols] = values[i];
+/* Reads a matrix of bytes [rows, cols] that begins at byte `first` of a tensor, and transposes it. strip: room for
+ * STRIP_ROWS rows. */
+static sw_status read_turned(struct sw_safetensors *tensors, const struct sw_safetensor *tensor, int64_t first,
+                             int64_t rows, int64_t cols, uint8_t *strip, uint8_t *out) {
+    for (int64_t row = 0, now; row < rows; row += now) {
+        now = sw_min_i64(rows - row, STRIP_ROWS);
+        SW_TRY(sw_safetensors_read_bytes(tensors, tensor, first + row * cols, now * cols, strip));
+        for (int64_t col = 0; col < cols; col++)
+            for (int64_t i = 0; i < now; i++)
+                out[col * rows + row + i] = strip[i * cols + col];
     }
-    expert->values = stored->values;
-    expert->number = number;
     return SW_OK;
+}
+
+static sw_status read_matrix(struct sw_safetensors *tensors, const struct sw_stored_tensor *stored, int64_t number,
+                             struct matrix *matrix) {
+    const int64_t rows = stored->rows, cols = stored->cols, groups = cols / SW_MXFP4_BLOCK_ELEMS;
+    uint8_t *strip = malloc((size_t)(STRIP_ROWS * cols / 2));
+    sw_status status =
+        strip != NULL ? make_room(matrix, rows * cols) : sw_fail(SW_ERR_NOMEM, "no memory for the matrix of an expert");
+    if (status == SW_OK)
+        status = read_turned(tensors, stored->values, number * rows * cols / 2, rows, cols / 2, strip, matrix->codes);
+    if (status == SW_OK)
+        status = read_turned(tensors, stored->scales, number * rows * groups, rows, groups, strip, matrix->scales);
+    free(strip);
+    return status;
+}
+
+/* Returns the matrix if it is there or under way, else NULL. */
+static struct matrix *find_matrix(struct sw_transposed_experts *experts, const struct sw_safetensor *values,
+                                  int64_t number) {
+    for (int m = 0; m < KEPT_MATRICES; m++)
+        if (experts->matrix[m].values == values && experts->matrix[m].number == number)
+            return &experts->matrix[m];
+    return NULL;
+}
+
+/* Returns the matrix that was taken the longest ago of those that no thread uses, or NULL. */
+static struct matrix *find_unused(struct sw_transposed_experts *experts) {
+    struct matrix *found = NULL;
+    for (int m = 0; m < KEPT_MATRICES; m++) {
+        struct matrix *matrix = &experts->matrix[m];
+        if (!matrix->loading && matrix->users == 0 && (found == NULL || matrix->used < found->used))
+            found = matrix;
+    }
+    return found;
+}
+
+/* Takes the matrix of an expert, and reads it if it is not there. A matrix that was taken is given back. */
+static sw_status take_matrix(struct sw_safetensors *tensors, const struct sw_stored_tensor *stored, int64_t number,
+                             struct matrix **out) {
+    struct sw_transposed_experts *experts = stored->transposed;
+    struct matrix *matrix;
+    sw_status status = SW_OK;
+    pthread_mutex_lock(&experts->lock);
+    for (;;) {
+        matrix = find_matrix(experts, stored->values, number);
+        if (matrix != NULL && !matrix->loading)
+            break;
+        struct matrix *unused = matrix == NULL ? find_unused(experts) : NULL;
+        if (unused == NULL) {
+            pthread_cond_wait(&experts->changed, &experts->lock);
+            continue;
+        }
+        matrix = unused;
+        matrix->values = stored->values;
+        matrix->number = number;
+        matrix->loading = true;
+        pthread_mutex_unlock(&experts->lock);
+        status = read_matrix(tensors, stored, number, matrix);
+        pthread_mutex_lock(&experts->lock);
+        matrix->loading = false;
+        if (status != SW_OK)
+            matrix->values = NULL;
+        pthread_cond_broadcast(&experts->changed);
+        break;
+    }
+    if (status == SW_OK) {
+        matrix->users++;
+        matrix->used = ++experts->takes;
+    }
+    pthread_mutex_unlock(&experts->lock);
+    *out = matrix;
+    return status;
+}
+
+static void give_back(struct sw_transposed_experts *experts, struct matrix *matrix) {
+    pthread_mutex_lock(&experts->lock);
+    matrix->users--;
+    pthread_cond_broadcast(&experts->changed);
+    pthread_mutex_unlock(&experts->lock);
+}
+
+/* Writes the values of elements [first, first+count) of the transposed matrix, [columns, rows] of the file's. */
+static void give_values(const struct sw_stored_tensor *stored, const struct matrix *matrix, int64_t first,
+                        int64_t count, float *out) {
+    const float *level = stored->transposed->level;
+    const int64_t rows = stored->rows;
+    for (int64_t done = 0, now; done < count; done += now) {
+        const int64_t col = (first + done) / rows, row = (first + done) % rows;
+        const uint8_t *codes = matrix->codes + col / 2 * rows + row;
+        const uint8_t *scales = matrix->scales + col / SW_MXFP4_BLOCK_ELEMS * rows + row;
+        const int shift = (int)(col % 2) * 4;
+        now = sw_min_i64(rows - row, count - done);
+        for (int64_t i = 0; i < now; i++)
+            out[done + i] = level[codes[i] >> shift & 15] * sw_mxfp4_scale(scales[i]);
+    }
 }
 
 static sw_status read_transposed(struct sw_safetensors *tensors, const struct sw_stored_tensor *stored, int64_t first,
                                  int64_t count, float *out) {
-    struct sw_transposed_expert *expert = stored->transposed;
     const int64_t elems = stored->rows * stored->cols;
-    sw_status status = SW_OK;
-    pthread_mutex_lock(&expert->lock);
-    for (int64_t done = 0, now; status == SW_OK && done < count; done += now) {
+    for (int64_t done = 0, now; done < count; done += now) {
         const int64_t number = (first + done) / elems, within = (first + done) % elems;
+        struct matrix *matrix;
         now = sw_min_i64(count - done, elems - within);
-        if (expert->values != stored->values || expert->number != number)
-            status = read_expert(tensors, stored, number, expert);
-        if (status == SW_OK)
-            memcpy(out + done, expert->value + within, (size_t)now * sizeof *out);
+        SW_TRY(take_matrix(tensors, stored, number, &matrix));
+        give_values(stored, matrix, within, now, out + done);
+        give_back(stored->transposed, matrix);
     }
-    pthread_mutex_unlock(&expert->lock);
-    return status;
+    return SW_OK;
 }
 
 sw_status sw_stored_tensor_read(struct sw_safetensors *tensors, const struct sw_stored_tensor *stored, int64_t first,
@@ -342,20 +460,28 @@ sw_status sw_stored_tensor_take(struct sw_safetensors *tensors, const struct sw_
     return SW_OK;
 }
 
-sw_status sw_stored_tensor_announce(struct sw_safetensors *tensors, const struct sw_stored_tensor *stored,
-                                    int64_t first, int64_t count, int64_t position, bool *out_taken) {
-    const int64_t end = first + count;
-    *out_taken = true;
-    if (stored->rows > 0) /* read on demand, a whole matrix at a time */
-        return SW_OK;
-    if (stored->format != SW_BASE_MXFP4)
-        return sw_safetensors_announce(tensors, stored->values, stored->first + first, count, position, out_taken);
-    const int64_t byte = first / 2, group = first / SW_MXFP4_BLOCK_ELEMS;
+static sw_status announce_mxfp4(struct sw_safetensors *tensors, const struct sw_stored_tensor *stored, int64_t first,
+                                int64_t count, int64_t position, bool *out_taken) {
+    const int64_t byte = first / 2, group = first / SW_MXFP4_BLOCK_ELEMS, end = first + count;
     SW_TRY(sw_safetensors_announce(tensors, stored->values, byte, sw_div_up(end, 2) - byte, position, out_taken));
     if (!*out_taken)
         return SW_OK;
     return sw_safetensors_announce(tensors, stored->scales, group, sw_div_up(end, SW_MXFP4_BLOCK_ELEMS) - group,
                                    position, out_taken);
+}
+
+sw_status sw_stored_tensor_announce(struct sw_safetensors *tensors, const struct sw_stored_tensor *stored,
+                                    int64_t first, int64_t count, int64_t position, bool *out_taken) {
+    const int64_t end = first + count, elems = stored->rows * stored->cols;
+    *out_taken = true;
+    if (stored->format != SW_BASE_MXFP4)
+        return sw_safetensors_announce(tensors, stored->values, stored->first + first, count, position, out_taken);
+    if (stored->rows == 0)
+        return announce_mxfp4(tensors, stored, first, count, position, out_taken);
+    /* The first element of a transposed matrix needs all of it, and the others nothing more. */
+    for (int64_t at = sw_round_up(first, elems); *out_taken && at < end; at += elems)
+        SW_TRY(announce_mxfp4(tensors, stored, at, elems, position, out_taken));
+    return SW_OK;
 }
 
 int64_t sw_stored_tensor_offset(const struct sw_stored_tensor *stored, int64_t elem) {

@@ -30,11 +30,12 @@ sw_status sw_quantization_load(const char *folder, struct sw_quantization *out);
 /* Returns what follows a matrix's name in the names of its codes and scales; ended by NULL. */
 const char *const *sw_quantization_endings(sw_base_format format);
 
-/* The matrix of an expert that was read last, transposed: MXFP4 has a tensor of experts [experts, out, in] and the
- * model [experts, in, out], so that an element's neighbours come from all of the matrix. One thread at a time reads. */
-struct sw_transposed_expert;
-sw_status sw_transposed_expert_create(struct sw_transposed_expert **out);
-void sw_transposed_expert_destroy(struct sw_transposed_expert *expert);
+/* The matrices of experts that were read last, transposed: MXFP4 has a tensor of experts [experts, out, in] and the
+ * model [experts, in, out], so that an element's neighbours come from all of the matrix. They are kept as codes and
+ * scales, 4.25 bits a weight: at most 18 MB for the two largest matrices of gpt-oss. Any number of threads may read. */
+struct sw_transposed_experts;
+sw_status sw_transposed_experts_create(struct sw_transposed_experts **out);
+void sw_transposed_experts_destroy(struct sw_transposed_experts *experts);
 
 /* How a folder keeps a tensor of the model. */
 struct sw_stored_tensor {
@@ -47,7 +48,7 @@ struct sw_stored_tensor {
     float *scale;                              /* fp8: the scales; owned; else NULL */
     int64_t rows;                              /* rows of each matrix of a tensor of experts that the model has
                                                   transposed; 0: it is stored as the model has it */
-    struct sw_transposed_expert *transposed;   /* with rows: borrowed, and shared by tensors */
+    struct sw_transposed_experts *transposed;  /* with rows: borrowed, and shared by tensors */
 };
 
 /* Fills in *out for codes and scales that were found; out->transposed is set before. Refuses other types and shapes
