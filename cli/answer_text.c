@@ -65,7 +65,7 @@ void sw_answer_print_plan(const struct sw_answer *answer, FILE *to) {
     const char *grads = narrow ? " and gradients in 8bit" : " with gradients in 8bit";
     if (answer->config->experts > 0)
         snprintf(active_text, sizeof active_text, ", %s of them for each token,",
-                 sw_format_large(sw_model_active_parameters(answer->config, all), active));
+                 sw_format_large(sw_model_active_parameters(answer->config, answer->plan->spec.units, all), active));
     sw_command_print_to(to, 0, INDENT, "%s fits: %s parameters%s in %s%s%s%s, %lld tokens a step, %lld x %lld at once",
                         s->model, sw_format_large(all, parameters), active_text, sw_settings_precision_name(s),
                         narrow ? " with moments in " : "", narrow ? sw_optimizer_format_name(optimizer) : "",

@@ -716,8 +716,10 @@ static sw_status print_json(const struct sw_job *p, const struct sw_helps *helps
         update_prices_json(p), "lanes", lanes_json(plan), "ops", plan->program[SW_PROGRAM_UPDATE].op_count, "waits",
         plan->program[SW_PROGRAM_UPDATE].wait_count, "predicted", prediction_json(p), "saves", saves_json(p), "writes",
         writes_json(p));
-    const int64_t parameters = sw_settings_parameters(p->settings, sw_model_get_units(p->model));
-    json_object_set_new(root, "active_parameters", json_integer(sw_model_active_parameters(&p->config, parameters)));
+    const struct sw_units *units = sw_model_get_units(p->model);
+    const int64_t parameters = sw_settings_parameters(p->settings, units);
+    json_object_set_new(root, "active_parameters",
+                        json_integer(sw_model_active_parameters(&p->config, units, parameters)));
     json_object_set_new(root, "optimizer_state",
                         json_string(sw_optimizer_format_name(sw_optimizer_records(plan->spec.units->optimizer))));
     json_object_set_new(root, "grads_state", json_string(plan->spec.grads == SW_GRADS_8BIT ? "8bit" : "compute"));

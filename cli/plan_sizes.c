@@ -40,10 +40,10 @@ static json_t *row_json(const struct sw_largest *found) {
                   found->tokens_per_s, "bottleneck", found->step.bottleneck, "limit", limit);
     if (c->experts > 0)
         json_object_update_new(row, json_pack("{s:I, s:I, s:I, s:I, s:I}", "active_parameters",
-                                              (json_int_t)sw_model_active_parameters(c, found->parameters), "experts",
-                                              (json_int_t)c->experts, "chosen_experts", (json_int_t)c->chosen_experts,
-                                              "expert_ffn", (json_int_t)c->expert_ffn, "expert_group",
-                                              (json_int_t)c->expert_group));
+                                              (json_int_t)sw_model_active_parameters(c, NULL, found->parameters),
+                                              "experts", (json_int_t)c->experts, "chosen_experts",
+                                              (json_int_t)c->chosen_experts, "expert_ffn", (json_int_t)c->expert_ffn,
+                                              "expert_group", (json_int_t)c->expert_group));
     return row;
 }
 
@@ -87,6 +87,11 @@ sw_status sw_plan_print_largest(const struct sw_settings *settings) {
     struct sw_sizing *sizing;
     if (settings->model != NULL)
         SW_TRY(sw_config_load(settings->model, &model));
+    else if (settings->expert_group > 0)
+        return sw_fail(SW_ERR_USAGE,
+                       "--expert-group %lld does not divide the experts of every family that --largest compares; give "
+                       "--model, or --expert-group auto",
+                       (long long)settings->expert_group);
     SW_TRY(sw_sizing_open(settings, &sizing));
     json_t *rows = settings->json ? json_array() : NULL;
     if (!settings->json)

@@ -262,8 +262,8 @@ double sw_job_run_s(const struct sw_job *job) {
 }
 
 double sw_job_token_flops(const struct sw_job *job) {
-    const int64_t parameters = sw_settings_parameters(job->settings, sw_model_get_units(job->model));
-    return 6.0 * (double)sw_model_active_parameters(&job->config, parameters);
+    const struct sw_units *units = sw_model_get_units(job->model);
+    return 6.0 * (double)sw_model_active_parameters(&job->config, units, sw_settings_parameters(job->settings, units));
 }
 
 /* Predicts the step of the plan on the described machine, with all of its assumed numbers at one bound. */

@@ -55,11 +55,16 @@ static double expert_share(const struct subject *of) {
     return ranks * (double)config->chosen_experts / (double)config->experts;
 }
 
-/* Returns the elements of a tensor that multiply each token on average: none in a vector. */
+/* Tells whether a tensor multiplies tokens: vectors and biases of experts, which are rows of a matrix, are added. */
+static bool is_matrix(const struct sw_tensor *tensor) {
+    return tensor->dims > 1 && tensor->decay;
+}
+
+/* Returns the elements of a tensor that multiply each token on average. */
 static double multiplying(const struct subject *of, const struct sw_tensor *tensor) {
     const struct sw_part *part = &tensor->part;
     const double all = (double)((part->used_rows > 0 ? part->used_rows : part->rows) * part->cols);
-    if (tensor->dims < 2)
+    if (!is_matrix(tensor))
         return 0.0;
     return sw_expert_matrix_of(sw_model_get_config(of->model), tensor->name) < 0 ? all : all * expert_share(of);
 }
@@ -67,7 +72,7 @@ static double multiplying(const struct subject *of, const struct sw_tensor *tens
 /* Returns the last of the model's matrices in a unit; -1: it has none. */
 static int64_t last_matrix(const struct sw_unit *unit) {
     for (int64_t t = unit->tensor_count - 1; t >= 0; t--)
-        if (unit->tensor[t].dims > 1 && !unit->tensor[t].added)
+        if (is_matrix(&unit->tensor[t]) && !unit->tensor[t].added)
             return t;
     return -1;
 }

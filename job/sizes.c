@@ -31,7 +31,8 @@ struct question {
     void (*list)(const struct sw_job *job, struct sw_size_prices *out);
     /* Returns the change that sets a size. */
     struct sw_job_change (*with)(const struct sw_job *job, int64_t size);
-    /* Ends the comparison where so many sizes in a row are slower than the best before them; 0: tries all. */
+    /* Ends the comparison where so many sizes in a row are slower than the best before them, each slower than the one
+     * before it; 0: tries all. */
     int most_slower;
 };
 
@@ -93,8 +94,9 @@ bool sw_expert_group_is_open(const struct sw_settings *settings) {
 
 /* Whole blocks come first, then ever smaller units of experts, as a plan of fewer units has fewer ops. */
 static void list_expert_groups(const struct sw_job *job, struct sw_size_prices *out) {
+    const bool divides = !job->config.joined_experts && sw_settings_part_ranks(job->settings) == 1;
     add_size(out, 0);
-    for (int64_t group = job->config.experts; group >= 1 && sw_settings_part_ranks(job->settings) == 1; group--)
+    for (int64_t group = job->config.experts; divides && group >= 1; group--)
         if (job->config.experts % group == 0)
             add_size(out, group);
 }
@@ -181,7 +183,7 @@ static sw_status fail_all(const struct attempts *all) {
 
 /* Prices the sizes whose step may be shorter than most_s. */
 static sw_status price_below(struct attempts *all, double most_s, int64_t most_ops) {
-    double least_s = INFINITY;
+    double least_s = INFINITY, before_s = 0.0;
     int slower = 0;
     for (int i = 0; i < all->prices->count; i++) {
         struct attempt *a = &all->of_size[i];
@@ -189,7 +191,8 @@ static sw_status price_below(struct attempts *all, double most_s, int64_t most_o
         if (a->fits && !(isfinite(a->price->step_s) && a->price->step_s > most_s))
             SW_TRY(price_attempt(a, most_ops));
         sw_ranks_tick(all->job->ranks);
-        slower = a->fits && a->price->step_s > least_s ? slower + 1 : 0;
+        slower = a->fits && a->price->step_s > fmax(least_s, before_s) ? slower + 1 : 0;
+        before_s = a->fits ? a->price->step_s : before_s;
         least_s = fmin(least_s, a->price->step_s);
         if (!isfinite(most_s) && slower > 0 && slower == all->question->most_slower)
             all->prices->count = i + 1;

@@ -13,6 +13,7 @@
 #include "model/lora.h"
 #include "model/model_private.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 /* A run of experts that have an adapter beside one of their matrices, at equal distances in the unit. count 0: there
@@ -243,6 +244,7 @@ static int64_t list_unit(struct sw_model *model, int64_t u) {
     const int first = sw_block_tensor_in(model, u, EXPERTS);
     int64_t count = 0;
     int last = 0;
+    assert(own.count == 0 || first >= 0);
     for (int64_t i = 0; i < own.count * EXPERT_MATRICES; i++) {
         char module[SW_TENSOR_NAME_CHARS];
         sw_lora_module(unit->tensor[first + i].name, module);
@@ -278,7 +280,7 @@ static sw_status prepare_unit(struct sw_model *model, int64_t unit) {
 sw_status sw_expert_adapters_prepare(struct sw_model *model) {
     const int64_t matrices = model->config.layers * model->config.experts * EXPERT_MATRICES;
     int64_t adapters = 0;
-    if (model->shape.tuning.lora.rank == 0 || matrices == 0)
+    if (model->shape.tuning.lora.rank == 0 || matrices == 0 || model->config.joined_experts)
         return SW_OK;
     model->expert_factors = calloc((size_t)matrices, sizeof *model->expert_factors);
     if (model->expert_factors == NULL)

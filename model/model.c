@@ -737,10 +737,26 @@ static double keys_seen(const struct sw_model_config *config, int64_t layer, int
     return window * (1.0 - window / (2.0 * all));
 }
 
-int64_t sw_model_active_parameters(const struct sw_model_config *config, int64_t parameters) {
+/* Returns the number of parameters of all experts' adapters. */
+static int64_t expert_adapter_parameters(const struct sw_model_config *config, const struct sw_units *units) {
+    int64_t count = 0;
+    for (int64_t u = 0; u < units->count; u++)
+        for (int64_t t = 0; t < units->unit[u].tensor_count; t++) {
+            const struct sw_tensor *tensor = &units->unit[u].tensor[t];
+            if (tensor->added && sw_expert_matrix_of(config, tensor->name) >= 0)
+                count += tensor->dim[0] * tensor->dim[1];
+        }
+    return count;
+}
+
+int64_t sw_model_active_parameters(const struct sw_model_config *config, const struct sw_units *units,
+                                   int64_t parameters) {
+    if (config->experts == 0)
+        return parameters;
     const int64_t biases = config->joined_experts ? 2 * config->expert_ffn + config->hidden : 0;
     const int64_t of_expert = EXPERT_MATRICES * config->hidden * config->expert_ffn + biases;
-    return parameters - config->layers * (config->experts - config->chosen_experts) * of_expert;
+    const int64_t adapters = units == NULL ? 0 : expert_adapter_parameters(config, units) / config->experts;
+    return parameters - (config->experts - config->chosen_experts) * (config->layers * of_expert + adapters);
 }
 
 double sw_model_flops_per_token(const struct sw_model_config *config, int64_t seq) {

@@ -141,8 +141,10 @@ enum { SW_MODEL_MAX_PRODUCTS = 24 };
 /* Lists the matrix products of a training step and returns their number. */
 int sw_model_products(const struct sw_model *model, struct sw_model_product out[SW_MODEL_MAX_PRODUCTS]);
 
-/* Returns the number of parameters that one token goes through: all but those of the experts that are not chosen. */
-int64_t sw_model_active_parameters(const struct sw_model_config *config, int64_t parameters);
+/* Returns the number of parameters, of all `parameters` of a model, that one token goes through: all but those of the
+ * experts that are not chosen, and of their adapters. units: those of the model, or of one rank; NULL: no adapters. */
+int64_t sw_model_active_parameters(const struct sw_model_config *config, const struct sw_units *units,
+                                   int64_t parameters);
 
 /* Returns the floating-point operations of a training step per token, counted as usual: 6 for each parameter that
  * multiplies, of experts the chosen ones', and 6·layers·hidden·seq for causal attention, less with a window.

@@ -118,7 +118,7 @@ int sw_block_pieces(const struct sw_model_config *config, enum sw_block_tensor t
 void sw_block_piece_name(const struct sw_model_config *config, int64_t layer, enum sw_block_tensor tensor, int piece,
                          char *out, size_t out_bytes);
 /* Returns which matrix of an expert a tensor is, or is an adapter of, by its name (enum sw_expert_matrix); -1: it is no
- * expert's. */
+ * expert's matrix. Where all experts of a layer are one tensor, that of their gates and values is EXPERT_GATE. */
 int sw_expert_matrix_of(const struct sw_model_config *config, const char *name);
 
 /* Helpers for the functions of families. A field that is null counts as missing, as it does in transformers. */

@@ -110,6 +110,13 @@ def units_of_experts_are_chosen():
     dense = json.loads(program.must("plan", "--machine", "rtx3090", "--model", "gpt2-tiny", "--expert-group", "auto", "--json").out)
     if (dense["expert_group"], dense["expert_group_choice"]) != (0, None):
         problems.append(f"without experts: {dense['expert_group']}, {dense['expert_group_choice']}")
+    problems += program.refused("experts of every family", ["plan", "--machine", "rtx3090", "--largest", "auto", "--expert-group", 16],
+                                "--expert-group 16", "--model", status=2)
+    active = [json.loads(program.must("plan", "--machine", "h100", "--model", "qwen3-30b-a3b", "--lora", 16, "--lora-targets", targets,
+                                      "--json").out)["active_parameters"] for targets in ("all", "attention")]
+    # Three adapters of rank 16 between 2048 and 768, beside 8 experts of 48 layers.
+    if active[0] - active[1] != 3 * 16 * (2048 + 768) * 8 * 48:
+        problems.append(f"adapters of experts make {active[0] - active[1]} parameters of a token's")
     fitting, = largest("--model", mixture("mixture.json"), "--largest", 1, "--device-memory", "400MiB", "--micro-batch", 1, "--order",
                        "batch", "--recompute", "all", "--seq", 512, "--expert-group", "auto")
     # Whole blocks of this width do not fit: those of the model above do not either.

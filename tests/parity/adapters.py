@@ -48,6 +48,9 @@ CASES = [
     ("qwen3_moe", {**SIZES, "head_dim": 16, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
                    "norm_topk_prob": True},
      {"r": 3, "lora_alpha": 6, "target_modules": ["o_proj", "gate_proj", "up_proj", "down_proj"], "init_lora_weights": False}),
+    ("gpt_oss", {**SIZES, "head_dim": 16, "num_key_value_heads": 2, "num_local_experts": 4, "num_experts_per_tok": 2,
+                 "sliding_window": 16},
+     {"r": 4, "lora_alpha": 6, "target_modules": ["q_proj", "o_proj"], "init_lora_weights": False}),
 ]
 
 
