@@ -348,6 +348,11 @@ CASES = (
         "sliding_window": 9, "rope_parameters": {"rope_type": "yarn", "rope_theta": 150.0, "factor": 4.0, "beta_fast": 8.0,
                                                  "original_max_position_embeddings": 16, "truncate": False}},
         0.17, False, 2, 2, 64, ten_steps(1.6), "gpt_oss"),
+    # Every token goes to all experts, so that a rounding error chooses no other ones and bf16 can be compared.
+    Case("gptoss-all", 20240702, LLAMA_SHAPE | {
+        "hidden_size": 32, "intermediate_size": 24, "head_dim": 10, "num_local_experts": 3, "num_experts_per_tok": 3,
+        "sliding_window": 9, "vocab_size": 128},
+        0.17, False, 2, 2, 64, ten_steps(1.66), "gpt_oss"),
     # Gemma 3: windows in two layers, whose rotary positions have a base of their own and no scaling.
     Case(
         name="gemma3-a",
