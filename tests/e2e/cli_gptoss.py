@@ -191,6 +191,26 @@ def folder_with(name, **changes):
     return hf_folder.make(path(name), CONFIG | MXFP4, file_of({key: entry for key, entry in stored.items() if entry is not None}))
 
 
+def experts_are_a_base_that_is_rounded():
+    """From either folder the same numbers, those of the values nearly, and a merged export with the experts of the base."""
+    problems = []
+    for form, most in (("int8", 2e-3), ("nf4", 2e-2)):
+        for folder, name in ((PUBLISHED, f"{form}-published"), (PLAIN, f"{form}-plain")):
+            program.must(*train(folder, name, *LORA, "--base-format", form, precision="fp32"))
+            program.must("export", path(name), path(name + "-out"), "--merge")
+        if program.numbers_of(path(f"{form}-published")) != program.numbers_of(path(f"{form}-plain")):
+            problems.append(f"{form}: MXFP4 and plain weights train differently")
+        losses = [[line["loss"] for line in program.steps_of(path(run))] for run in (f"{form}-plain", "typed")]
+        if any(abs(loss - value) > most * value for loss, value in zip(*losses, strict=True)) or losses[0] == losses[1]:
+            problems.append(f"{form}: losses {losses[0]}, those of the values {losses[1]}")
+        found = values_of(path(f"{form}-published-out"))
+        if found != values_of(path(f"{form}-plain-out")):
+            problems.append(f"{form}: MXFP4 and plain weights are merged differently")
+        problems += [f"{form}: merged {name} differs" for name, shape in shapes().items() if ".experts." in name and
+                     (found[name][0] != shape or max(abs(a - b) for a, b in zip(found[name][1], EXACT[name], strict=True)) > 0.02)]
+    return problems
+
+
 def verify_finds_a_changed_code():
     """Frozen experts are read from the model's folder: verify names the tensor, and the place of its first code in the grain."""
     folder, name = path("changing"), "model.layers.1.mlp.experts.gate_up_proj"
@@ -243,4 +263,4 @@ def what_is_wrong_is_refused():
 
 
 script_test.run(experts_are_read_as_transformers_has_them, commands_compute_with_the_values, a_base_stays_in_mxfp4,
-                verify_finds_a_changed_code, what_is_wrong_is_refused)
+                experts_are_a_base_that_is_rounded, verify_finds_a_changed_code, what_is_wrong_is_refused)
