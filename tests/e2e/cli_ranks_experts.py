@@ -165,6 +165,20 @@ def all_tokens_on_the_experts_of_one_rank():
     return far("idle experts", path("idle-4"), path("idle-1"), tolerance=TOLERANCE)
 
 
+def a_base_of_expert_groups_is_rounded_anew():
+    """The scales of a base in nf4 are those of a rank's experts: eval and a resume by one rank say so, and losses stay near."""
+    flags = (*ADAPTERS, "--base-format", "nf4")
+    together(2, train("rounded", *flags, "--experts", 2, steps=FEW))
+    together(1, train("rounded-one", *flags, steps=FEW + 2))
+    read = must("eval", path("rounded"), "--data", DATA, "--seq", SEQ, "--threads", 1).err
+    told = [must("resume", path("rounded"), "--steps", FEW + more, *groups).err.count("rounded anew")
+            for more, *groups in ((1, "--experts", 1), (2,))]
+    problems = far("a base that is rounded anew", path("rounded"), path("rounded-one"), tolerance=1e-2)
+    if "to nf4 for --experts 2; --tensor 1 rounds" not in read or told != [1, 0]:
+        problems.append(f"eval says {read!r}, and resumes say {told} times that the base is rounded anew")
+    return problems
+
+
 def stages_and_placements_give_the_same_bits():
     """At one --tensor, --experts or --lora, and number of ranks."""
     rows, partitioned = ("--sequence-parallel", "yes"), ("--partition-activations", "yes")
@@ -324,7 +338,7 @@ def experts_that_are_units_are_sharded_as_blocks_are():
 
 script_test.run(groups_train_as_one_rank_does, expert_groups_train_as_one_rank_does, expert_groups_learn_preferences,
                 processes_have_the_bits_of_threads, all_tokens_on_the_experts_of_one_rank,
-                stages_and_placements_give_the_same_bits, runs_resume_in_other_groups, runs_resume_in_other_expert_groups,
+                a_base_of_expert_groups_is_rounded_anew, stages_and_placements_give_the_same_bits, runs_resume_in_other_groups, runs_resume_in_other_expert_groups,
                 runs_of_groups_are_read_whole, groups_that_experts_do_not_fit_are_refused,
                 expert_groups_that_do_not_fit_are_refused, plan_answers_for_groups,
                 experts_that_are_units_are_sharded_as_blocks_are)
