@@ -13,10 +13,10 @@
  * chosen outline. SW_ERR_BUDGET or SW_ERR_ARG: no size has a plan. */
 sw_status sw_tensor_choose(struct sw_job *job);
 
-/* Does the same for the number of neighbouring experts that are a unit. Compares whole blocks and the divisors of the
- * model's experts, from the largest down, until two in a row are slower. Whole blocks are the only choice for a model
- * without experts, and in groups of ranks, which cut blocks themselves. Sets settings->expert_group, groups the experts
- * of job->config, and fills job->expert_prices. */
+/* Chooses how many neighbouring experts are a unit, under the conditions of sw_tensor_choose. Compares whole blocks and
+ * the divisors of the model's experts, from the largest down, until times rise twice in a row. Whole blocks are the
+ * only choice for a model without experts, and in groups of ranks, which cut blocks themselves. Sets
+ * settings->expert_group, groups the experts of job->config, and fills job->expert_prices. */
 sw_status sw_expert_group_choose(struct sw_job *job);
 
 /* Writes a choice and its reason in one sentence. flag: the one that was "auto". */

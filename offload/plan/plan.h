@@ -227,8 +227,8 @@ struct sw_plan_spec {
     /* The ranks that share state, without groups those of the training job, and with expert groups those that have the
      * same experts; and this one's number among them. ranks 0: this rank is alone. */
     int ranks, rank;
-    /* A job with groups has ranks · tensor.ranks ranks, those of a group neighbours. They train everything
-     * or nothing, and quantize nothing. */
+    /* A job with groups has ranks · tensor.ranks ranks, those of a group neighbours. They exchange
+     * neither weights nor gradients quantized. */
     struct sw_plan_tensor tensor;
     struct sw_plan_experts experts; /* a job with such groups has ranks · experts.ranks ranks */
     int zero;                       /* ZeRO stage, SW_ZERO_*; without training SW_ZERO_NONE */
@@ -276,8 +276,9 @@ struct sw_plan_spec {
     int64_t budget_bytes[SW_TIERS]; /* device and host; nvme is not limited here */
     struct sw_placement_request place;
     const struct sw_rise_order *rises; /* the order of rises where `place` is open; NULL: the usual. Not kept */
-    /* Peaks of the layouts that outlines tried. Outlines whose specifications differ in chunk_grains, rank,
-     * update_on_device and rises alone may share them and are made faster. NULL: shared with none. Not kept */
+    /* Peaks of the layouts that outlines tried. Outlines whose specifications differ only in chunk_grains,
+     * the rank's numbers, update_on_device and rises may share them and are made faster. NULL: shared with none. Not
+     * kept */
     struct sw_layout_peaks *peaks;
 };
 

@@ -50,8 +50,8 @@ struct sw_part {
     int64_t width; /* columns of the whole tensor, as the others count them; 0: its last dimension */
     bool joined;
     int64_t room_rows; /* rows that the unit has room for, so that parts of unequal size lie alike; 0: rows */
-    bool
-        replicated; /* every rank of a tensor group, or of an expert group that has parts of the unit, has the tensor */
+    /* Every rank of a tensor group, or of an expert group that has parts of the unit, has the tensor. */
+    bool replicated;
     int64_t used_rows; /* rows of a replicated matrix that this rank multiplies by; 0: all */
 };
 
