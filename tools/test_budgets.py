@@ -24,7 +24,7 @@ BUDGETS = {
     "io/store_power": 20, "io/store_ranks": 15, "kernels/kernels_attention": 25, "kernels/kernels_attention_ptx": 30,
     "kernels/kernels_attention_small": 10, "kernels/kernels_columns_ptx": 10, "kernels/kernels_cross_entropy": 10,
     "kernels/kernels_cross_entropy_ptx": 10, "kernels/kernels_experts": 10, "kernels/kernels_gemm": 10,
-    "kernels/kernels_grouped_gemm": 10, "kernels/kernels_self_test": 15, "kernels/kernels_self_test_ptx": 35,
+    "kernels/kernels_grouped_gemm": 10, "kernels/kernels_self_test": 15, "kernels/kernels_self_test_ptx": 40,
     "kernels/ptx_planted": 30, "library/crash": 10, "library/package": 20, "library/torch_adamw": 60,
     "model/cuda_head": 10, "model/tensor": 10, "offload/budgets": 15, "offload/engine": 15, "offload/mutations": 10,
     "offload/plan": 15, "offload/search": 40, "offload/shards": 15, "parity/cuda_models": 15, "parity/models": 25,

@@ -31,7 +31,7 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
     const int lane = (int)threadIdx.x % SW_WARP;
     const int64_t row = index / shape.heads, head = index % shape.heads, lse_at = shape.lse_at(row, head);
     const float lse = sw_warp_sum(lane == 0 ? log_sum_exp[lse_at] : 0.0f), sink = sw_widen(sinks[head]);
-    const float after = (lse > sink ? lse : sink) + log1pf(expf(-fabsf(lse - sink)));
+    const float after = (lse > sink ? lse : sink) + logf(1.0f + expf(-fabsf(lse - sink)));
     const float factor = expf(lse - after);
     T *const to = o + shape.o_at(row, head);
     for (int64_t i = lane; i < shape.head_dim; i += SW_WARP)
