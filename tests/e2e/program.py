@@ -186,7 +186,7 @@ def wrong_refusal(what, ended, status, words, arguments):
     if ended.code != status:
         problems.append(f"{what}: ended with {ended.code} instead of {status}")
     # Lines before the refusal are none: an ordinary user's limit of locked memory, fields without effect.
-    lines = [line for line in ended.err.splitlines() if not line.startswith("io_uring did not register")
+    lines = [line for line in said(ended) if not line.startswith("io_uring did not register")
              and "these fields have no effect here:" not in line]
     if len(lines) != 1 or not lines[0].startswith(head) or not ended.err.endswith("\n"):
         problems.append(f"{what}: standard error is not one line that begins with '{head}': {ended.err[-400:]!r}")
