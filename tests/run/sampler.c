@@ -136,6 +136,9 @@ static void top_p_keeps_the_nucleus(void **state) {
     check_frequencies(1, 0, 0.0001, (const double[VOCAB]){0, 1, 0, 0, 0, 0});
     check_frequencies(1, 0, 0.39, (const double[VOCAB]){0, 1, 0, 0, 0, 0});
     check_frequencies(1, 0, 0.41, (const double[VOCAB]){0, 0.4 / 0.65, 0, 0.25 / 0.65, 0, 0});
+    /* On either side of the probability of two tokens, 0.65. */
+    check_frequencies(1, 0, 0.6499, (const double[VOCAB]){0, 0.4 / 0.65, 0, 0.25 / 0.65, 0, 0});
+    check_frequencies(1, 0, 0.6501, (const double[VOCAB]){0, 0.4 / 0.75, 0, 0.25 / 0.75, 0, 0.1 / 0.75});
     /* The higher token comes first among equals. */
     check_frequencies(1, 0, 0.7, (const double[VOCAB]){0, 0.4 / 0.75, 0, 0.25 / 0.75, 0, 0.1 / 0.75});
     check_frequencies(1, 0, 0.96, probability);
