@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spillway._library import library_version
+from spillway._library import loaded_version
 from spillway.store import Store, StepResult, StoreArgumentError, StoreError, Usage
 
 if TYPE_CHECKING:
     from spillway.adamw import AdamW
 
-__all__ = ["AdamW", "StepResult", "Store", "StoreArgumentError", "StoreError", "Usage", "library_version"]
+__all__ = ["AdamW", "StepResult", "Store", "StoreArgumentError", "StoreError", "Usage", "loaded_version"]
 
 
 def __getattr__(name: str) -> object:

@@ -71,7 +71,7 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
 }
 
 
-def _load() -> ctypes.CDLL:
+def _find() -> ctypes.CDLL:
     """Loads the library named by SPILLWAY_LIBRARY, else the wheel's with what it needs, else the system's."""
     named = os.environ.get("SPILLWAY_LIBRARY")
     if named:
@@ -96,19 +96,19 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
 _loaded: ctypes.CDLL | None = None
 
 
-def library() -> ctypes.CDLL:
+def load() -> ctypes.CDLL:
     """Returns the library, loaded at the first call."""
     global _loaded
     if _loaded is None:
         try:
-            _loaded = _declare(_load())
+            _loaded = _declare(_find())
         except (OSError, AttributeError) as error:
             raise ImportError(f"{SONAME} cannot be loaded ({error}): install spillway's wheel or its program, or name "
                               "the library's file in SPILLWAY_LIBRARY") from error
     return _loaded
 
 
-def library_version() -> str:
+def loaded_version() -> str:
     """Returns the version of the C library that is loaded."""
-    number = library().spillway_version()
+    number = load().spillway_version()
     return f"{number // 1000000}.{number // 1000 % 1000}.{number % 1000}"

@@ -93,7 +93,7 @@ class Store:
             zero_missing_gradients: a tensor without a gradient has one of zeros, instead of being refused.
             allow_buffered: accept a file system without direct I/O.
         """
-        self._library = _library.library()
+        self._library = _library.load()
         options = _library.Options(ctypes.sizeof(_library.Options), os.fsencode(folder), parse_size(host_memory),
                                    _named(STATES, state, "a format of state"), threads, save_every, accumulate,
                                    zero_missing_gradients, allow_buffered)

@@ -76,19 +76,11 @@ def pieces(inner=INNER):
     return stored, exact
 
 
-def file_of(stored):
-    header, data = {}, b""
-    for name, (kind, shape, content) in stored.items():
-        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [len(data), len(data) + len(content)]}
-        data += content
-    return hf_folder.join(header, data)
-
-
 STORED, EXACT = pieces()
-PUBLISHED = hf_folder.make(path("published"), CONFIG | MXFP4, file_of(STORED))
+PUBLISHED = hf_folder.make(path("published"), CONFIG | MXFP4, hf_folder.stored(STORED))
 WIDE = 96  # experts whose down matrices are not square
 WIDE_STORED, WIDE_EXACT = pieces(WIDE)
-WIDE_PUBLISHED = hf_folder.make(path("wide"), CONFIG | MXFP4 | {"intermediate_size": WIDE}, file_of(WIDE_STORED))
+WIDE_PUBLISHED = hf_folder.make(path("wide"), CONFIG | MXFP4 | {"intermediate_size": WIDE}, hf_folder.stored(WIDE_STORED))
 PLAIN = hf_folder.make(path("plain"), CONFIG, hf_folder.safetensors({name: (shapes()[name], EXACT[name]) for name in EXACT}))
 
 
@@ -188,7 +180,7 @@ def folder_with(name, **changes):
     stored = dict(STORED)
     for tensor, entry in changes.items():
         stored["model.layers.0.mlp.experts." + tensor] = entry
-    return hf_folder.make(path(name), CONFIG | MXFP4, file_of({key: entry for key, entry in stored.items() if entry is not None}))
+    return hf_folder.make(path(name), CONFIG | MXFP4, hf_folder.stored({key: entry for key, entry in stored.items() if entry is not None}))
 
 
 def experts_are_a_base_that_is_rounded():
@@ -243,7 +235,7 @@ def what_is_wrong_is_refused():
                                                         bytes(EXPERTS * HIDDEN * INNER)))
     scaleless = folder_with("scaleless", down_proj_scales=None)
     short = folder_with("short", gate_up_proj_bias=("BF16", [2 * INNER], bytes(4 * INNER)))
-    uneven = hf_folder.make(path("uneven"), CONFIG | MXFP4 | {"intermediate_size": 96}, file_of(STORED))
+    uneven = hf_folder.make(path("uneven"), CONFIG | MXFP4 | {"intermediate_size": 96}, hf_folder.stored(STORED))
     problems = program.refused_each([
         ("a transposed matrix", train(turned, "none"), "gate_up_proj_blocks", "by config.json it is [5, 128, 2, 16]"),
         ("no scales", train(scaleless, "none"), "down_proj_blocks", "no scales"),

@@ -114,14 +114,6 @@ def pieces(kind, sizes):
     return stored, exact
 
 
-def file_of(stored):
-    header, data = {}, b""
-    for name, (kind, shape, content) in stored.items():
-        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [len(data), len(data) + len(content)]}
-        data += content
-    return hf_folder.join(header, data)
-
-
 QUANTIZATION = {"blocks": FP8, "bf16 blocks": FP8, "rows": ROWS, "whole": ROWS, "mxfp4": MXFP4}
 
 
@@ -129,7 +121,7 @@ def folders_of(kind, sizes=UNEVEN):
     """A quantized folder, one that has the same values in fp32, and these values."""
     stored, exact = pieces(kind, sizes)
     name = f"{kind}-{sizes[0]}-{sizes[1]}".replace(" ", "-")
-    quantized = hf_folder.make(path(name), described(sizes, QUANTIZATION[kind]), file_of(stored))
+    quantized = hf_folder.make(path(name), described(sizes, QUANTIZATION[kind]), hf_folder.stored(stored))
     plain = hf_folder.make(path(name + "-plain"), described(sizes, None),
                            hf_folder.safetensors({tensor: (shapes(sizes)[tensor], exact[tensor]) for tensor in exact}))
     return quantized, plain, exact
@@ -199,7 +191,7 @@ def changed(name, kind, change, quantization):
     stored, _ = pieces(kind, UNEVEN)
     change(stored)
     fields = described(UNEVEN, quantization or QUANTIZATION[kind])
-    return hf_folder.make(path("bad-" + name.replace(" ", "-")), fields, file_of(stored))
+    return hf_folder.make(path("bad-" + name.replace(" ", "-")), fields, hf_folder.stored(stored))
 
 
 def set_bytes(tensor, at, content):
@@ -380,7 +372,7 @@ def bases_that_are_not_stored_so_are_refused():
     shape = shapes(EVEN)[name]
     del mixed[name + "_blocks"], mixed[name + "_scales"]
     mixed[name] = ("BF16", shape, bytes(2 * hf_folder.count(shape)))
-    part = hf_folder.make(path("mixed"), described(EVEN, MXFP4), file_of(mixed))
+    part = hf_folder.make(path("mixed"), described(EVEN, MXFP4), hf_folder.stored(mixed))
 
     def base(folder, form, *more):
         return train(folder, "none", *more, "--base-format", form)
@@ -405,11 +397,11 @@ def a_base_that_changed_is_refused():
                                ("mxfp4", "mxfp4", WRONG + "_scales")):
         stored, _ = pieces(kind, EVEN)
         name = f"moved-{tensor.rsplit('.', 1)[-1]}-{form}"
-        folder = hf_folder.make(path(name), described(EVEN, QUANTIZATION[kind]), file_of(stored))
+        folder = hf_folder.make(path(name), described(EVEN, QUANTIZATION[kind]), hf_folder.stored(stored))
         program.must(*train(folder, name + "-run", *LORA, "--base-format", form))
         entry = stored[tensor]
         set_bytes(tensor, 2, bytes([entry[2][2] ^ 1]))(stored)
-        program.write(os.path.join(folder, "model.safetensors"), file_of(stored))
+        program.write(os.path.join(folder, "model.safetensors"), hf_folder.stored(stored))
         problems += program.refused(f"{form}, {tensor}", ["resume", path(name + "-run"), "--steps", STEPS + 1], "has changed since",
                                     "up_proj.weight")
     return problems

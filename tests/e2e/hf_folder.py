@@ -105,6 +105,15 @@ def join(header, data):
     return struct.pack("<Q", len(text)) + text + data
 
 
+def stored(tensors_of):
+    """A safetensors file of tensors as they are stored: by name, the type, the shape and the bytes."""
+    header, data = {}, b""
+    for name, (kind, shape, content) in tensors_of.items():
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [len(data), len(data) + len(content)]}
+        data += content
+    return join(header, data)
+
+
 def write_zeros(path, named_shapes):
     """A safetensors file of zeros, which takes no room on the drive. Returns its bytes."""
     header, end = {}, 0

@@ -33,14 +33,6 @@ def opened(folder, weights, **options):
     return store
 
 
-def raised(kind, words, function, *arguments, **options):
-    try:
-        function(*arguments, **options)
-    except kind as error:
-        return [] if words in str(error) else [f"{type(error).__name__} says '{error}', without '{words}'"]
-    return [f"nothing was raised where {kind.__name__} with '{words}' was expected"]
-
-
 def train(store, weights, steps):
     gradient = array.array("f", [0.0] * len(weights))
     for _ in range(steps):
@@ -72,14 +64,14 @@ def errors_are_exceptions():
     with tempfile.TemporaryDirectory() as folder:
         weights = array.array("f", [0.0] * COUNT)
         store = opened(folder, weights)
-        problems = raised(spillway.StoreError, "in use by another", opened, folder, weights)
-        problems += raised(spillway.StoreArgumentError, "'w' has no gradient", store.step, lr=0.1)
-        problems += raised(ValueError, "lr is nan", train_once, store, weights, float("nan"))
-        problems += raised(ValueError, "an element type", store.gradient, 0, address(weights), "fp64")
+        problems = script_test.raised(spillway.StoreError, "in use by another", opened, folder, weights)
+        problems += script_test.raised(spillway.StoreArgumentError, "'w' has no gradient", store.step, lr=0.1)
+        problems += script_test.raised(ValueError, "lr is nan", train_once, store, weights, float("nan"))
+        problems += script_test.raised(ValueError, "an element type", store.gradient, 0, address(weights), "fp64")
         store.close()
         store.close()
-        problems += raised(ValueError, "is closed", store.save)
-        return problems + raised(ValueError, "'w' has 999 elements, and 1000", opened, folder, weights[1:])
+        problems += script_test.raised(ValueError, "is closed", store.save)
+        return problems + script_test.raised(ValueError, "'w' has 999 elements, and 1000", opened, folder, weights[1:])
 
 
 def train_once(store, weights, lr):
@@ -90,12 +82,12 @@ def train_once(store, weights, lr):
 def sizes_are_read():
     problems = [] if (parse_size("1.5GiB"), parse_size("64M"), parse_size(7)) == (3 << 29, 64 << 20, 7) else ["a size is wrong"]
     for wrong in ("32GB", "", "-1", "x"):
-        problems += raised(ValueError, "is not a size", parse_size, wrong)
+        problems += script_test.raised(ValueError, "is not a size", parse_size, wrong)
     return problems
 
 
 def a_missing_library_is_said():
-    done = subprocess.run([sys.executable, "-B", "-c", "import spillway; print('imported'); spillway.library_version()"],
+    done = subprocess.run([sys.executable, "-B", "-c", "import spillway; print('imported'); spillway.loaded_version()"],
                           env={**os.environ, "PYTHONPATH": PYTHON, "SPILLWAY_LIBRARY": "/nowhere/libspillway.so"},
                           capture_output=True, text=True, check=False)
     return [] if "imported" in done.stdout and "SPILLWAY_LIBRARY" in done.stderr else [done.stdout + done.stderr]
@@ -115,7 +107,7 @@ def a_wheel_has_all_that_it_needs():
         with zipfile.ZipFile(path) as archive:
             archive.extractall(folder)
         environment = {name: value for name, value in os.environ.items() if name != "SPILLWAY_LIBRARY"}
-        code = "import spillway; print(spillway.library_version()); print(open('/proc/self/maps').read())"
+        code = "import spillway; print(spillway.loaded_version()); print(open('/proc/self/maps').read())"
         done = subprocess.run([sys.executable, "-B", "-c", code], env={**environment, "PYTHONPATH": folder}, capture_output=True,
                               text=True, check=False)
         with open(os.path.join(folder, "spillway", "lib", "order.txt"), encoding="utf-8") as order:

@@ -202,17 +202,9 @@ def the_state_dict_is_small_and_checked(folder):
         problems.append("the resume is not at the step that was saved")
     optimizer.load_state_dict(kept)
     problems += [] if optimizer.param_groups[0]["lr"] == 0.5 else ["the lr was not taken"]
-    problems += raised(ValueError, "is of step 2", optimizer.load_state_dict, {**kept, "step": 2})
+    problems += script_test.raised(ValueError, "is of step 2", optimizer.load_state_dict, {**kept, "step": 2})
     optimizer.close()
     return problems
-
-
-def raised(kind, words, function, *arguments, **options):
-    try:
-        function(*arguments, **options)
-    except kind as error:
-        return [] if words in str(error) else [f"{type(error).__name__} says '{error}', without '{words}'"]
-    return [f"nothing was raised where {kind.__name__} with '{words}' was expected"]
 
 
 @needs_torch
@@ -220,33 +212,33 @@ def mistakes_are_refused_by_name(folder):
     options = {"store": folder, "host_memory": "64MiB", "allow_buffered": True}
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
     make = spillway.AdamW
-    problems = raised(ValueError, "'0.weight' is of torch.float64", make, model.double().named_parameters(), **options)
+    problems = script_test.raised(ValueError, "'0.weight' is of torch.float64", make, model.double().named_parameters(), **options)
     model = model.float()
-    problems += raised(ValueError, "'0.weight' is on meta", make, copy.deepcopy(model).to("meta").named_parameters(), **options)
-    problems += raised(ValueError, "'turned' is not contiguous", make, [("turned", torch.nn.Parameter(torch.ones(3, 2).t()))], **options)
+    problems += script_test.raised(ValueError, "'0.weight' is on meta", make, copy.deepcopy(model).to("meta").named_parameters(), **options)
+    problems += script_test.raised(ValueError, "'turned' is not contiguous", make, [("turned", torch.nn.Parameter(torch.ones(3, 2).t()))], **options)
     first, second = list(model[0].parameters()), list(model[1].parameters())
-    problems += raised(ValueError, "differ in betas", make, [{"params": first}, {"params": second, "betas": (0.5, 0.9)}], **options)
-    problems += raised(ValueError, "weight decays [0.1, 0.2]", make,
+    problems += script_test.raised(ValueError, "differ in betas", make, [{"params": first}, {"params": second, "betas": (0.5, 0.9)}], **options)
+    problems += script_test.raised(ValueError, "weight decays [0.1, 0.2]", make,
                        [{"params": first, "weight_decay": 0.1}, {"params": second, "weight_decay": 0.2}], **options)
-    problems += raised(ValueError, "neither 'error' nor 'zero'", make, first, missing="skip", **options)
-    problems += raised(ValueError, "is not a size", make, first, store=folder, host_memory="32GB")
+    problems += script_test.raised(ValueError, "neither 'error' nor 'zero'", make, first, missing="skip", **options)
+    problems += script_test.raised(ValueError, "is not a size", make, first, store=folder, host_memory="32GB")
     optimizer = make(model.named_parameters(), **options)
-    problems += raised(spillway.StoreError, "in use", make, model.named_parameters(), **options)
-    problems += raised(ValueError, "'0.weight' has no gradient in step 1", optimizer.step)
+    problems += script_test.raised(spillway.StoreError, "in use", make, model.named_parameters(), **options)
+    problems += script_test.raised(ValueError, "'0.weight' has no gradient in step 1", optimizer.step)
     model(torch.ones(1, 8)).sum().backward()
-    problems += raised(ValueError, "made with", optimizer.add_param_group, {"params": [torch.nn.Parameter(torch.ones(1))]})
-    problems += raised(TypeError, "copied or pickled", copy.deepcopy, optimizer)
+    problems += script_test.raised(ValueError, "made with", optimizer.add_param_group, {"params": [torch.nn.Parameter(torch.ones(1))]})
+    problems += script_test.raised(TypeError, "copied or pickled", copy.deepcopy, optimizer)
     optimizer.step()
     problems += forked(optimizer)
     data = model[1].bias.data
     model[1].bias.data = data.clone()
-    problems += raised(ValueError, "'1.bias' has moved", optimizer.step)
+    problems += script_test.raised(ValueError, "'1.bias' has moved", optimizer.step)
     model[1].bias.data = data
     optimizer.step()
     optimizer.close()
     renamed = {name.replace("1.", "last."): parameter for name, parameter in model.named_parameters()}
-    problems += raised(ValueError, "none of the name 'last.weight'", make, renamed.items(), **options)
-    problems += raised(ValueError, "the state of a tensor '1.weight'", make, model[:1].named_parameters(), **options)
+    problems += script_test.raised(ValueError, "none of the name 'last.weight'", make, renamed.items(), **options)
+    problems += script_test.raised(ValueError, "the state of a tensor '1.weight'", make, model[:1].named_parameters(), **options)
     with_zeros = make(model.named_parameters(), missing="zero", **options)
     with_zeros.zero_grad()
     with_zeros.step()

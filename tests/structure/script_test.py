@@ -17,6 +17,15 @@ class Skip(Exception):
 observers = []
 
 
+def raised(kind, words, function, *arguments, **options):
+    """Returns the problems of a call that must raise an exception of a kind, with words."""
+    try:
+        function(*arguments, **options)
+    except kind as error:
+        return [] if words in str(error) else [f"{type(error).__name__} says '{error}', without '{words}'"]
+    return [f"nothing was raised where {kind.__name__} with '{words}' was expected"]
+
+
 def run(*checks):
     checks = [check for check in checks if fnmatch.fnmatchcase(check.__name__, os.environ.get("SW_TEST_FILTER", "*"))]
     print(f"1..{len(checks)}", flush=True)
