@@ -7,6 +7,7 @@
 #include <hwloc.h>
 #include <inttypes.h>
 #include <math.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -277,21 +278,36 @@ static sw_status read_meminfo(const char *key, int64_t *out_bytes) {
     return SW_OK;
 }
 
+/* Returns the machine's topology; NULL: not available. It is read once a process: that opens tens of files for each
+ * core, and a start asks six times. It is never destroyed, and any thread may look at it. */
+static hwloc_topology_t topology_of_machine(void) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static hwloc_topology_t kept;
+    pthread_mutex_lock(&lock);
+    hwloc_topology_t loaded = NULL;
+    if (kept == NULL && hwloc_topology_init(&loaded) == 0) {
+        if (hwloc_topology_load(loaded) == 0)
+            kept = loaded;
+        else
+            hwloc_topology_destroy(loaded);
+    }
+    hwloc_topology_t found = kept;
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
 static void read_topology(struct sw_machine *machine) {
-    hwloc_topology_t topology;
+    hwloc_topology_t topology = topology_of_machine();
     machine->numa_nodes = 1;
     snprintf(machine->cpu, sizeof machine->cpu, "unknown");
-    if (hwloc_topology_init(&topology) != 0)
+    if (topology == NULL)
         return;
-    if (hwloc_topology_load(topology) == 0) {
-        machine->numa_nodes = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_NUMANODE);
-        machine->physical_cores = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE);
-        const hwloc_obj_t package = hwloc_get_obj_by_type(topology, HWLOC_OBJ_PACKAGE, 0);
-        const char *model = package == NULL ? NULL : hwloc_obj_get_info_by_name(package, "CPUModel");
-        if (model != NULL)
-            snprintf(machine->cpu, sizeof machine->cpu, "%s", model);
-    }
-    hwloc_topology_destroy(topology);
+    machine->numa_nodes = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_NUMANODE);
+    machine->physical_cores = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE);
+    const hwloc_obj_t package = hwloc_get_obj_by_type(topology, HWLOC_OBJ_PACKAGE, 0);
+    const char *model = package == NULL ? NULL : hwloc_obj_get_info_by_name(package, "CPUModel");
+    if (model != NULL)
+        snprintf(machine->cpu, sizeof machine->cpu, "%s", model);
 }
 
 static int64_t memlock_bytes(void) {
@@ -415,17 +431,6 @@ sw_isa sw_isa_of_process(void) {
 
 /* NUMA nodes, their memory, and the cores near them. */
 
-/* Returns the machine's topology, which the caller destroys; NULL: not available. */
-static hwloc_topology_t load(void) {
-    hwloc_topology_t topology;
-    if (hwloc_topology_init(&topology) != 0)
-        return NULL;
-    if (hwloc_topology_load(topology) == 0)
-        return topology;
-    hwloc_topology_destroy(topology);
-    return NULL;
-}
-
 static bool is_near_one(hwloc_topology_t topology, hwloc_const_bitmap_t cores) {
     for (hwloc_obj_t node = NULL; (node = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_NUMANODE, node)) != NULL;)
         if (hwloc_bitmap_isincluded(cores, node->cpuset))
@@ -434,18 +439,17 @@ static bool is_near_one(hwloc_topology_t topology, hwloc_const_bitmap_t cores) {
 }
 
 void sw_machine_bind_to_node(void *base, int64_t bytes, int numa_node) {
-    hwloc_topology_t topology = load();
+    hwloc_topology_t topology = topology_of_machine();
     if (topology == NULL)
         return;
     const hwloc_obj_t node = hwloc_get_numanode_obj_by_os_index(topology, (unsigned)numa_node);
     if (node != NULL)
         (void)hwloc_set_area_membind(topology, base, (size_t)bytes, node->nodeset, HWLOC_MEMBIND_BIND,
                                      HWLOC_MEMBIND_BYNODESET);
-    hwloc_topology_destroy(topology);
 }
 
 void sw_machine_keep_to_node(int numa_node) {
-    hwloc_topology_t topology = load();
+    hwloc_topology_t topology = topology_of_machine();
     hwloc_bitmap_t cores = hwloc_bitmap_alloc();
     const hwloc_obj_t node =
         topology == NULL ? NULL : hwloc_get_numanode_obj_by_os_index(topology, (unsigned)numa_node);
@@ -455,19 +459,16 @@ void sw_machine_keep_to_node(int numa_node) {
         (void)hwloc_set_cpubind(topology, cores, HWLOC_CPUBIND_THREAD);
     }
     hwloc_bitmap_free(cores);
-    if (topology != NULL)
-        hwloc_topology_destroy(topology);
 }
 
 int sw_machine_node_of_share(int number, int shares) {
-    hwloc_topology_t topology = load();
+    hwloc_topology_t topology = topology_of_machine();
     int node = -1;
     if (topology == NULL)
         return node;
     const int nodes = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_NUMANODE);
     if (nodes > 1 && shares > 1)
         node = (int)hwloc_get_obj_by_type(topology, HWLOC_OBJ_NUMANODE, (unsigned)(number * nodes / shares))->os_index;
-    hwloc_topology_destroy(topology);
     return node;
 }
 
