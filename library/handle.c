@@ -159,6 +159,7 @@ static sw_status set_factors(spillway *self, int64_t index, double lr_scale, int
     SW_TRY(check_factor(tensor->name, lr_scale));
     if (tensor->lr_scale == factor_of(lr_scale) && tensor->decay == (decay != 0))
         return SW_OK;
+    SW_TRY(sw_library_finish(self));
     tensor->lr_scale = factor_of(lr_scale);
     tensor->decay = decay != 0;
     struct sw_tensor *of_unit = &self->units->unit[tensor->unit].tensor[tensor->within];
@@ -417,6 +418,8 @@ static sw_status open_device(spillway *self) {
     sw_status status = sw_device_open("cpu", self->options.threads, &self->device);
     if (status == SW_OK)
         status = sw_stream_open(self->device, &self->stream);
+    if (status == SW_OK)
+        status = sw_stream_open(self->device, &self->add_stream);
     sw_library_allow_signals(&signals);
     return status;
 }
@@ -452,6 +455,7 @@ static void release(spillway *self, bool undo) {
     if (undo && sw_path_join(path, sizeof path, self->folder, "tensors.json") == SW_OK && !sw_store_is_at(self->folder))
         (void)sw_path_unlink(path);
     sw_stream_close(self->stream);
+    sw_stream_close(self->add_stream);
     if (self->device != NULL)
         sw_device_close(self->device);
     sw_plan_destroy(self->plan);
@@ -463,11 +467,12 @@ static void release(spillway *self, bool undo) {
         sw_file_close(self->lock);
     for (int64_t t = 0; t < self->tensor_count; t++) {
         self->tensor[t].sum = NULL;
-        self->tensor[t].gradient = NULL;
+        self->tensor[t].gradient = self->tensor[t].taken = NULL;
     }
+    self->running = false;
     self->engine = NULL;
     self->store = NULL;
-    self->stream = NULL;
+    self->stream = self->add_stream = NULL;
     self->device = NULL;
     self->plan = NULL;
     self->units = NULL;
@@ -509,6 +514,14 @@ const char *spillway_note(const spillway *self) {
     return self != NULL ? self->note : "";
 }
 
+/* Lets a step that runs end, so that its commit is whole. Nobody can be told but by a warning. */
+static void finish_running(spillway *self) {
+    const sw_status status = self->failed ? SW_OK : sw_library_finish(self);
+    if (status != SW_OK)
+        sw_log_warn("step %lld in %s was not finished: %s", (long long)self->last_step, self->folder,
+                    sw_error_message(status));
+}
+
 /* Gives the store's file its name back if it was removed. Nobody can be told but by a warning. */
 static void put_back_names(const spillway *self) {
     const sw_status status = sw_store_put_back_names(self->store);
@@ -521,8 +534,10 @@ void spillway_close(spillway *self) {
         return;
     SW_HANDLES_ERRORS();
     const struct sw_library_signals signals = sw_library_block_signals(false);
-    if (self->open)
+    if (self->open) {
+        finish_running(self);
         put_back_names(self);
+    }
     release(self, false);
     sw_library_allow_signals(&signals);
     free(self->tensor);

@@ -26,9 +26,10 @@ struct tensor {
     int64_t offset;                 /* first element in the unit */
     int64_t kept_unit, kept_offset; /* unit and offset in the store that is opened; of a new one not used */
     float *sum;                     /* the gradients that were added up, [count]; NULL: nothing may be added up */
-    /* The gradient of the next step; NULL: none was handed in. It is `sum`, or borrowed from the caller. */
-    const void *gradient;
-    sw_dtype gradient_type;
+    /* The gradient of the next step, and that of the step that runs; NULL: none was handed in. It is `sum`, or borrowed
+     * from the caller. */
+    const void *gradient, *taken;
+    sw_dtype gradient_type, taken_type;
 };
 
 struct spillway {
@@ -52,11 +53,14 @@ struct spillway {
     struct sw_units *units;
     struct sw_plan *plan;
     struct sw_device *device;
-    struct sw_stream
-        *stream; /* copies between tensors and the engine's memory: by the update lane, or while it rests */
+    /* Copies between tensors and the engine's memory: by the update lane, or while it rests. */
+    struct sw_stream *stream;
+    struct sw_stream *add_stream; /* adds up gradients, by the caller's thread, also while the update lane works */
     struct sw_store *store;
     struct sw_engine *engine;
-    bool factors_changed; /* the units' decay runs are to be joined again */
+    bool factors_changed;          /* the units' decay runs are to be joined again */
+    bool running;                  /* the update of the last step was begun and not waited for */
+    struct spillway_result result; /* of the last step of this handle */
     int64_t last_step, applied_steps, skipped_steps, committed_step;
     char note[SPILLWAY_NOTE_CHARS]; /* of the commit that was resumed */
 };
@@ -86,8 +90,11 @@ sw_status sw_library_take(void *context, int64_t unit, int64_t first, int64_t co
 sw_status sw_library_give(void *context, int64_t unit, int64_t first, int64_t count, const void *weights);
 /* Reads the weights as masters of a new store; several threads call it at once (sw_fill_function). */
 sw_status sw_library_fill(void *context, int64_t unit, int64_t first, int64_t count, float *out);
-/* Adds a gradient to a tensor's sum, or begins the sum with it. */
+/* Adds a gradient to a tensor's sum, or begins the sum with it. No step that runs reads the sum. */
 sw_status sw_library_add(spillway *self, struct tensor *tensor, sw_dtype type, const void *gradient);
+
+/* Waits for the step that runs, if any, and commits it where it is to be. An error leaves only closing (step.c). */
+sw_status sw_library_finish(spillway *self);
 
 /* Writes the text of a step's commit. SW_ERR_ARG: the note makes it too long (commit_text.c). */
 sw_status sw_library_write_text(const spillway *self, int64_t step, const char *note, char text[SW_STORE_META_BYTES]);

@@ -7,7 +7,8 @@
  * whatever the number of threads.
  *
  *     spillway_create → spillway_add for each tensor → spillway_open
- *     then step after step: spillway_gradient for each tensor → spillway_step
+ *     then step after step: spillway_gradient for each tensor → spillway_step, or
+ *     spillway_step_start → spillway_wait_tensor for each tensor before its weights are used
  *     spillway_close
  *
  * Memory. In addition to the caller's weights and gradients the library takes what host_memory_bytes allows: staging
@@ -181,13 +182,36 @@ int spillway_set_factors(spillway *self, int64_t index, double lr_scale, int dec
  * SPILLWAY_ADD. Values are taken as they are: the caller has divided them by loss scales and micro-batches. */
 int spillway_gradient(spillway *self, int64_t index, int type, const void *gradient, int how);
 
-/* Forgets the gradients that were handed in since the last step. */
+/* Forgets the gradients that were handed in since the last step was started. */
 int spillway_forget_gradients(spillway *self);
 
 /* Runs a step with the gradients that were handed in, and forgets them. Where a gradient is not finite, the step is
  * skipped, and counted. `result` may be NULL. SPILLWAY_ERROR_ARGUMENT: a rate is out of range, or a tensor has no
  * gradient; the message names it, the gradients stay, and the step may be tried again. */
 int spillway_step(spillway *self, const struct spillway_rates *rates, struct spillway_result *result);
+
+/* Starts a step: as spillway_step, but returns once the norm of the gradients is known, and the update and the commit
+ * go on while the caller does something else, such as the next forward pass. `result`: `committed` is 0 here, and
+ * spillway_wait gives the whole. The step counts in spillway_last_step.
+ *
+ * Until a tensor was waited for (spillway_wait_tensor, or spillway_wait for all), its weights are of the step before,
+ * of this one, or partly of both, and a gradient that was set by pointer is still read. Tensors become new in the order
+ * in which they lie in the store: that of their registration when it was made. Gradients of the next step may be handed
+ * in: with SPILLWAY_ADD the call waits for the tensor, and with SPILLWAY_SET they lie in other memory. Calls that step,
+ * save, read state, change a factor or report usage first wait for the whole step. So does spillway_close, and the
+ * step's commit is not lost.
+ *
+ * An error of the update shows at the next call that waits, with the words that spillway_step would have had. Then the
+ * step is not committed, and the handle can only be closed. */
+int spillway_step_start(spillway *self, const struct spillway_rates *rates, struct spillway_result *result);
+
+/* Waits until the step that runs, if any, is done, and commits it where one is due after `save_every` steps. `result`,
+ * which may be NULL, receives the outcome of the last step of this handle, of zeros if there was none. */
+int spillway_wait(spillway *self, struct spillway_result *result);
+
+/* Waits until the weights of a tensor are those of the last step that was started. Its gradient is then not read any
+ * more. Returns at once if no step runs. */
+int spillway_wait_tensor(spillway *self, int64_t index);
 
 /* Commits the last step, unless it is committed. The note is that of the step. */
 int spillway_save(spillway *self);

@@ -20,6 +20,15 @@ static sw_status find_tensor(spillway *self, int64_t index, struct tensor **out)
     return SW_OK;
 }
 
+/* Waits until the step that runs, if any, has given the new weights of a tensor. */
+static sw_status wait_for(spillway *self, const struct tensor *tensor) {
+    if (!self->running)
+        return SW_OK;
+    const sw_status status = sw_engine_wait_given(self->engine, tensor->unit, tensor->offset + tensor->count);
+    self->failed |= status != SW_OK;
+    return status;
+}
+
 /* Adding may start threads, in which no signal of the program should arrive. */
 static sw_status add_gradient(spillway *self, struct tensor *tensor, sw_dtype type, const void *gradient) {
     const struct sw_library_signals signals = sw_library_block_signals(true);
@@ -44,8 +53,10 @@ static sw_status take_gradient(spillway *self, int64_t index, int type, const vo
     if (tensor->gradient != NULL && added != (how == SPILLWAY_ADD))
         return sw_fail(SW_ERR_ARG, "the gradient of '%s' was set before and is added to now, or the other way round",
                        tensor->name);
-    if (how == SPILLWAY_ADD)
+    if (how == SPILLWAY_ADD) {
+        SW_TRY(wait_for(self, tensor));
         return add_gradient(self, tensor, (sw_dtype)type, gradient);
+    }
     tensor->gradient = gradient;
     tensor->gradient_type = (sw_dtype)type;
     return SW_OK;
@@ -130,6 +141,7 @@ static sw_status check_step(const spillway *self, const struct spillway_rates *r
 static sw_status note_commit(spillway *self) {
     SW_TRY(sw_store_keep_names(self->store));
     self->committed_step = self->last_step;
+    self->result.committed = 1;
     return SW_OK;
 }
 
@@ -139,9 +151,38 @@ static sw_status commit(spillway *self) {
     return note_commit(self);
 }
 
-/* Runs the two programs of a step: the norm of the gradients, then the update. */
-static sw_status run_step(spillway *self, const struct spillway_rates *rates, const char *note,
-                          char text[SW_STORE_META_BYTES], struct sw_step_result *result) {
+/* Ends what start_update has begun. */
+static sw_status end_update(spillway *self) {
+    SW_TRY(sw_engine_settle_end(self->engine));
+    if (self->plan->commit_every_step)
+        return note_commit(self);
+    return self->last_step % self->options.save_every == 0 ? commit(self) : SW_OK;
+}
+
+sw_status sw_library_finish(spillway *self) {
+    if (!self->running)
+        return SW_OK;
+    const struct sw_library_signals signals = sw_library_block_signals(false);
+    const sw_status status = end_update(self);
+    sw_library_allow_signals(&signals);
+    self->running = false;
+    self->failed |= status != SW_OK;
+    return status;
+}
+
+/* Makes the gradients that were handed in those of the step that runs. */
+static void take_gradients(spillway *self) {
+    for (int64_t t = 0; t < self->tensor_count; t++) {
+        self->tensor[t].taken = self->tensor[t].gradient;
+        self->tensor[t].taken_type = self->tensor[t].gradient_type;
+    }
+    forget(self);
+}
+
+/* Runs the first program of a step, the norm of the gradients, and begins the second one, the update. */
+static sw_status start_update(spillway *self, const struct spillway_rates *rates, const char *note,
+                              char text[SW_STORE_META_BYTES]) {
+    struct sw_step_result result;
     if (self->factors_changed)
         sw_units_join_runs(self->units);
     self->factors_changed = false;
@@ -154,59 +195,91 @@ static sw_status run_step(spillway *self, const struct spillway_rates *rates, co
                                                   .weight_decay = rates->weight_decay},
                                         .clip = rates->clip,
                                         .loss_tokens = 1};
+    take_gradients(self);
     SW_TRY(sw_engine_begin(self->engine, &input));
-    SW_TRY(sw_engine_wait(self->engine, result));
-    self->applied_steps = result->applied_steps;
-    self->skipped_steps = result->skipped_steps;
+    SW_TRY(sw_engine_wait(self->engine, &result));
+    self->applied_steps = result.applied_steps;
+    self->skipped_steps = result.skipped_steps;
     SW_TRY(sw_library_write_text(self, input.step, note, text));
     sw_engine_describe(self->engine, input.step, text);
-    SW_TRY(sw_engine_settle(self->engine));
+    SW_TRY(sw_engine_settle_begin(self->engine));
+    self->running = true;
     self->last_step = input.step;
-    if (self->plan->commit_every_step)
-        SW_TRY(note_commit(self));
-    else if (self->last_step % self->options.save_every == 0)
-        SW_TRY(commit(self));
+    self->result = (struct spillway_result){.step = input.step,
+                                            .grad_norm = result.grad_norm,
+                                            .skipped = result.skipped,
+                                            .applied_steps = result.applied_steps};
     return SW_OK;
 }
 
-static sw_status finish_step(spillway *self, const struct spillway_rates *given, struct spillway_result *out,
-                             bool *begun) {
+static sw_status check_result(const struct spillway_result *out) {
+    return out != NULL ? sw_library_check_result(out, sizeof *out, "the result", "SPILLWAY_RESULT_INIT") : SW_OK;
+}
+
+/* Starts a step, and waits for it if `whole`. A failure after the checks leaves only closing. */
+static sw_status run_step(spillway *self, const struct spillway_rates *given, struct spillway_result *out, bool whole) {
     char text[SW_STORE_META_BYTES];
-    struct sw_step_result result;
     struct spillway_rates rates = SPILLWAY_RATES_INIT;
     SW_TRY(sw_library_begin(self, true));
-    if (out != NULL)
-        SW_TRY(sw_library_check_result(out, sizeof *out, "the result", "SPILLWAY_RESULT_INIT"));
+    SW_TRY(check_result(out));
     SW_TRY(sw_library_take_struct(&rates, sizeof rates, given, "the rates", "SPILLWAY_RATES_INIT"));
     const char *note = rates.note != NULL ? rates.note : "";
+    SW_TRY(sw_library_finish(self));
     SW_TRY(check_step(self, &rates, note, text));
-    *begun = true;
-    SW_TRY(run_step(self, &rates, note, text, &result));
-    forget(self);
-    const struct spillway_result made = {.step = self->last_step,
-                                         .grad_norm = result.grad_norm,
-                                         .skipped = result.skipped,
-                                         .applied_steps = self->applied_steps,
-                                         .committed = self->committed_step == self->last_step};
-    if (out != NULL)
-        sw_library_give_struct(out, &made, sizeof made);
-    return SW_OK;
+    sw_status status = start_update(self, &rates, note, text);
+    if (status == SW_OK && whole)
+        status = sw_library_finish(self);
+    self->failed |= status != SW_OK;
+    if (status == SW_OK && out != NULL)
+        sw_library_give_struct(out, &self->result, sizeof self->result);
+    return status;
+}
+
+/* Blocks signals around a call that may write files. */
+static int run_step_signals_blocked(spillway *self, const struct spillway_rates *rates, struct spillway_result *result,
+                                    bool whole) {
+    const struct sw_library_signals signals = sw_library_block_signals(false);
+    const int known = sw_library_end(self, run_step(self, rates, result, whole), true);
+    sw_library_allow_signals(&signals);
+    return known;
 }
 
 int spillway_step(spillway *self, const struct spillway_rates *rates, struct spillway_result *result) {
-    const struct sw_library_signals signals = sw_library_block_signals(false);
-    bool begun = false;
-    const sw_status status = finish_step(self, rates, result, &begun);
-    const int known = sw_library_end(self, status, begun);
-    if (begun && known != SPILLWAY_OK)
-        self->failed = true;
-    sw_library_allow_signals(&signals);
-    return known;
+    return run_step_signals_blocked(self, rates, result, true);
+}
+
+int spillway_step_start(spillway *self, const struct spillway_rates *rates, struct spillway_result *result) {
+    return run_step_signals_blocked(self, rates, result, false);
+}
+
+static sw_status wait_for_step(spillway *self, struct spillway_result *out) {
+    SW_TRY(sw_library_begin(self, true));
+    SW_TRY(check_result(out));
+    SW_TRY(sw_library_finish(self));
+    if (out != NULL)
+        sw_library_give_struct(out, &self->result, sizeof self->result);
+    return SW_OK;
+}
+
+int spillway_wait(spillway *self, struct spillway_result *result) {
+    return sw_library_end(self, wait_for_step(self, result), true);
+}
+
+static sw_status wait_for_tensor(spillway *self, int64_t index) {
+    struct tensor *tensor;
+    SW_TRY(find_tensor(self, index, &tensor));
+    return wait_for(self, tensor);
+}
+
+int spillway_wait_tensor(spillway *self, int64_t index) {
+    return sw_library_end(self, wait_for_tensor(self, index), true);
 }
 
 int spillway_save(spillway *self) {
     const struct sw_library_signals signals = sw_library_block_signals(false);
     sw_status status = sw_library_begin(self, true);
+    if (status == SW_OK)
+        status = sw_library_finish(self);
     const bool begun = status == SW_OK;
     if (begun && self->committed_step != self->last_step)
         status = commit(self);
@@ -258,6 +331,7 @@ static sw_status read_part(spillway *self, int64_t index, int part, int64_t firs
                        tensor->name, (long long)count, (long long)first);
     if (count == 0)
         return SW_OK;
+    SW_TRY(sw_library_finish(self));
     const struct wanted wanted = {tensor, part, first, count, out};
     char *records = malloc((size_t)sw_plan_optimizer_bytes(self->plan, self->plan->spec.chunk_grains));
     float *whole = malloc(SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS * sizeof *whole);
@@ -277,6 +351,7 @@ static sw_status get_usage(spillway *self, struct spillway_usage *out) {
     int64_t grains = 0, on_host = 0;
     SW_TRY(sw_library_begin(self, true));
     SW_TRY(sw_library_check_result(out, sizeof *out, "the usage", "SPILLWAY_USAGE_INIT"));
+    SW_TRY(sw_library_finish(self));
     for (int64_t u = 0; u < self->units->count; u++) {
         grains += self->units->unit[u].grains;
         on_host += self->plan->placement[u].tier[SW_OPTIMIZER] == SW_HOST ? self->units->unit[u].grains : 0;

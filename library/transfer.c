@@ -50,12 +50,11 @@ sw_status sw_library_take(void *context, int64_t unit, int64_t first, int64_t co
         const struct tensor *tensor = run.tensor;
         memset(out + done, 0, (size_t)(run.at - done) * sizeof *out);
         done = run.at + run.count;
-        if (tensor->gradient == NULL)
+        if (tensor->taken == NULL)
             memset(out + run.at, 0, (size_t)run.count * sizeof *out);
         else
-            SW_TRY(sw_cast_to_f32(self->stream, .type = tensor->gradient_type, .elems = run.count,
-                                  .from = element(tensor->gradient, tensor->gradient_type, run.from),
-                                  .to = out + run.at));
+            SW_TRY(sw_cast_to_f32(self->stream, .type = tensor->taken_type, .elems = run.count,
+                                  .from = element(tensor->taken, tensor->taken_type, run.from), .to = out + run.at));
     }
     memset(out + done, 0, (size_t)(count - done) * sizeof *out);
     return sw_stream_synchronize(self->stream);
@@ -84,14 +83,15 @@ sw_status sw_library_fill(void *context, int64_t unit, int64_t first, int64_t co
 sw_status sw_library_add(spillway *self, struct tensor *tensor, sw_dtype type, const void *gradient) {
     float *wide = self->sums;
     if (tensor->gradient == NULL)
-        SW_TRY(sw_cast_to_f32(self->stream, .type = type, .elems = tensor->count, .from = gradient, .to = tensor->sum));
+        SW_TRY(sw_cast_to_f32(self->add_stream, .type = type, .elems = tensor->count, .from = gradient,
+                              .to = tensor->sum));
     for (int64_t at = 0; tensor->gradient != NULL && at < tensor->count; at += LIBRARY_ADDED_AT_ONCE) {
         const int64_t count = sw_min_i64(LIBRARY_ADDED_AT_ONCE, tensor->count - at);
-        SW_TRY(sw_cast_to_f32(self->stream, .type = type, .elems = count, .from = element(gradient, type, at),
+        SW_TRY(sw_cast_to_f32(self->add_stream, .type = type, .elems = count, .from = element(gradient, type, at),
                               .to = wide));
-        SW_TRY(sw_add(self->stream, SW_F32, count, tensor->sum + at, wide, tensor->sum + at));
+        SW_TRY(sw_add(self->add_stream, SW_F32, count, tensor->sum + at, wide, tensor->sum + at));
     }
     tensor->gradient = tensor->sum;
     tensor->gradient_type = SW_F32;
-    return sw_stream_synchronize(self->stream);
+    return sw_stream_synchronize(self->add_stream);
 }

@@ -161,6 +161,11 @@ void sw_engine_describe(struct sw_engine *engine, int64_t step, const char *text
     pthread_mutex_unlock(&engine->mutex);
 }
 
+/* Needs the mutex. */
+static sw_status failure_of(const struct sw_engine *engine) {
+    return engine->failure == SW_OK ? SW_OK : sw_fail(engine->failure, "%s", engine->failure_text);
+}
+
 /* Waits until `steps` steps of the program are done, or returns the failure of a lane. Needs the mutex. */
 static sw_status wait_done(struct sw_engine *engine, int64_t steps) {
     /* Without the text that the caller owes, the commit would never come. */
@@ -169,7 +174,7 @@ static sw_status wait_done(struct sw_engine *engine, int64_t steps) {
     while (engine->failure == SW_OK && sw_engine_steps_done(engine) < steps)
         pthread_cond_wait(&engine->awaited_done, &engine->mutex);
     engine->awaited_steps = 0;
-    return engine->failure == SW_OK ? SW_OK : sw_fail(engine->failure, "%s", engine->failure_text);
+    return failure_of(engine);
 }
 
 /* Makes another program the current one, once the lanes have nothing left to do. Needs the mutex. */
@@ -336,20 +341,60 @@ const double *sw_engine_tally(const struct sw_engine *engine) {
     return sw_plan_job_ranks(engine->plan) > 1 ? context->shared_tally : context->tally;
 }
 
-sw_status sw_engine_settle(struct sw_engine *engine) {
-    if (engine->waiting == SW_WAITING_NOTHING)
-        return SW_OK;
-    assert(engine->begun == engine->waited);
+sw_status sw_engine_settle_begin(struct sw_engine *engine) {
+    assert(engine->begun == engine->waited && engine->waiting != SW_WAITING_NOTHING);
     const sw_program_kind kind = engine->waiting == SW_WAITING_REDO ? SW_PROGRAM_FLUSH_REDO : SW_PROGRAM_FLUSH_UPDATE;
     const struct sw_step_input input = {.step = engine->step, .loss_tokens = 1};
     pthread_mutex_lock(&engine->mutex);
-    sw_status status = begin(engine, kind, false, &input);
-    if (status == SW_OK)
-        status = wait_done(engine, engine->begun - engine->program_first);
+    const sw_status status = begin(engine, kind, false, &input);
+    pthread_mutex_unlock(&engine->mutex);
+    return status;
+}
+
+sw_status sw_engine_settle_end(struct sw_engine *engine) {
+    assert(engine->begun == engine->waited + 1);
+    pthread_mutex_lock(&engine->mutex);
+    const sw_status status = wait_done(engine, engine->begun - engine->program_first);
     if (status == SW_OK) {
         engine->waited++;
         engine->waiting = SW_WAITING_NOTHING;
     }
+    pthread_mutex_unlock(&engine->mutex);
+    return status;
+}
+
+sw_status sw_engine_settle(struct sw_engine *engine) {
+    if (engine->waiting == SW_WAITING_NOTHING)
+        return SW_OK;
+    SW_TRY(sw_engine_settle_begin(engine));
+    return sw_engine_settle_end(engine);
+}
+
+/* Returns how many ops of the update lane a step of the program has until elements [0, elems) of a unit are given. The
+ * lane has the units, and the chunks of a unit, in their order; ops without a unit come last. */
+static int64_t updates_until_given(const struct sw_program *program, int64_t unit, int64_t elems) {
+    int64_t low = 0, high = program->lane_count[SW_LANE_UPDATE];
+    while (low < high) {
+        const int64_t middle = low + (high - low) / 2;
+        const struct sw_op *op = &program->op[program->lane_op[SW_LANE_UPDATE][middle]];
+        if (op->unit >= 0 && (op->unit < unit || (op->unit == unit && op->first_grain * SW_GRAIN_ELEMS < elems)))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+sw_status sw_engine_wait_given(struct sw_engine *engine, int64_t unit, int64_t elems) {
+    assert(engine->plan->spec.update_only && engine->begun == engine->waited + 1);
+    pthread_mutex_lock(&engine->mutex);
+    const struct sw_program *program = engine->program;
+    const int64_t earlier = (engine->begun - 1 - engine->program_first) * program->lane_count[SW_LANE_UPDATE];
+    engine->awaited_updates = earlier + updates_until_given(program, unit, elems);
+    while (engine->failure == SW_OK && engine->lane[SW_LANE_UPDATE].done < engine->awaited_updates)
+        pthread_cond_wait(&engine->awaited_done, &engine->mutex);
+    engine->awaited_updates = 0;
+    const sw_status status = failure_of(engine);
     pthread_mutex_unlock(&engine->mutex);
     return status;
 }

@@ -273,6 +273,16 @@ void sw_engine_request(struct sw_engine *engine, unsigned requests);
  * evaluation. */
 sw_status sw_engine_settle(struct sw_engine *engine);
 
+/* Begin and end what sw_engine_settle does at once: the update runs while the caller does something else. Between the
+ * two only sw_engine_wait_given and sw_engine_has_failed may be called. sw_engine_settle_begin needs an update that is
+ * pending. */
+sw_status sw_engine_settle_begin(struct sw_engine *engine);
+sw_status sw_engine_settle_end(struct sw_engine *engine);
+
+/* For a plan that is update_only, after sw_engine_settle_begin: waits until the caller has been given elements [0,
+ * elems) of a unit. Their gradients are not read any more. */
+sw_status sw_engine_wait_given(struct sw_engine *engine, int64_t unit, int64_t elems);
+
 /* Tells whether the next training step can commit the state of the last one: not every step commits, and an update is
  * pending. */
 bool sw_engine_may_save(const struct sw_engine *engine);

@@ -64,7 +64,8 @@ struct sw_engine {
 
     pthread_mutex_t mutex;       /* guards the fields down to the blank line */
     pthread_cond_t awaited_done; /* wakes the thread that owns the engine */
-    int64_t awaited_steps;       /* steps of the program that the owner waits for; 0: it does not wait */
+    int64_t awaited_steps;       /* steps of the program that the owner waits for; 0: for none */
+    int64_t awaited_updates;     /* ops of the update lane, counted as lane.done, that it waits for; 0: for none */
     const struct sw_program *program;
     int64_t begun, waited; /* steps, over all programs */
     int64_t program_first; /* the step with which this program began */

@@ -110,7 +110,9 @@ void sw_engine_wake(struct sw_engine *engine) {
         lane->asleep = false;
         pthread_cond_signal(&lane->wake);
     }
-    if (engine->awaited_steps > 0 && (engine_ended(engine) || sw_engine_steps_done(engine) >= engine->awaited_steps))
+    const bool for_steps = engine->awaited_steps > 0, for_updates = engine->awaited_updates > 0;
+    if ((for_steps && (engine_ended(engine) || sw_engine_steps_done(engine) >= engine->awaited_steps)) ||
+        (for_updates && (engine_ended(engine) || engine->lane[SW_LANE_UPDATE].done >= engine->awaited_updates)))
         pthread_cond_signal(&engine->awaited_done);
 }
 

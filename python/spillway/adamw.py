@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from spillway.overlap import watch
 from spillway.store import StepResult, Store, Usage
 
 _DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
@@ -47,7 +48,7 @@ class AdamW(torch.optim.Optimizer):
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
                  eps: float = 1e-8, weight_decay: float = 1e-2, *, store: str | os.PathLike[str], host_memory: int | str,
                  state: str = "fp32", clip: float | None = None, save_every: int = 1, missing: str = "error",
-                 threads: int = 0, allow_buffered: bool = False) -> None:
+                 threads: int = 0, allow_buffered: bool = False, overlap: torch.nn.Module | None = None) -> None:
         """
         Args:
             params: as of torch.optim.AdamW; `model.named_parameters()` gives the tensors of the store their names, by
@@ -60,11 +61,18 @@ class AdamW(torch.optim.Optimizer):
             missing: a parameter whose gradient is None is refused by name ("error"), or has one of zeros ("zero").
             threads: cores of an update; 0 for all that the process may use.
             allow_buffered: accept a file system without direct I/O.
+            overlap: the module whose parameters these are. `step` then returns once the norm of the gradients is known, and
+                the update and the commit go on behind the next forward pass: each parameter is waited for when the module,
+                or a part of it, reads it as its attribute. Call `wait` before parameters are read in another way.
         """
         if missing not in ("error", "zero"):
             raise ValueError(f"missing={missing!r} is neither 'error' nor 'zero'")
         groups, names = _named_groups(params)
         self._store: Store | None = None
+        # The gradients of parameters that the step that runs has not been waited for.
+        self._running: dict[torch.Tensor, torch.Tensor | None] = {}
+        self._is_running = False
+        self._unwatch: Callable[[], None] | None = None
         self.clip = clip
         #: Text that the commits of the steps to come keep, such as the position in the data.
         self.note = ""
@@ -86,6 +94,12 @@ class AdamW(torch.optim.Optimizer):
         self._places = {parameter: (parameter.data_ptr(), parameter.dtype) for parameter in self._index}
         self.note = opened.note
         self._touch()
+        if overlap is not None:
+            try:
+                self._unwatch = watch(overlap, self._wait_for)
+            except BaseException:
+                self.close()
+                raise
 
     @staticmethod
     def _add(store: Store, name: str, parameter: torch.Tensor) -> int:
@@ -125,9 +139,21 @@ class AdamW(torch.optim.Optimizer):
                 if parameter in self._index:
                     store.set_factors(self._index[parameter], scale, float(group["weight_decay"]) != 0.0)
 
-    def _gradients(self, store: Store) -> list[torch.Tensor]:
+    def _wait_for(self, parameter: torch.Tensor) -> None:
+        """Waits until the parameter is that of the last step."""
+        if parameter in self._running:
+            self._opened().wait_tensor(self._index[parameter])
+            del self._running[parameter]
+
+    def wait(self) -> None:
+        """Waits until the last step is done, if `overlap` lets it go on."""
+        if self._is_running:
+            self._is_running, self._running = False, {}
+            self.last_result = self._opened().wait()
+
+    def _gradients(self, store: Store) -> dict[torch.Tensor, torch.Tensor]:
         """Hands in the gradients, and returns them, so that they stay until the step is done."""
-        kept = []
+        kept = {}
         for group in self.param_groups:
             for parameter in group["params"]:
                 gradient = parameter.grad
@@ -138,8 +164,8 @@ class AdamW(torch.optim.Optimizer):
                                      "keeps the parameters that it was made with")
                 if gradient.is_sparse or gradient.layout != torch.strided:
                     raise ValueError(f"the gradient of '{self._names[parameter]}' is sparse")
-                kept.append(gradient.detach().contiguous())
-                store.gradient(self._index[parameter], kept[-1].data_ptr(), _DTYPES[kept[-1].dtype])
+                kept[parameter] = gradient.detach().contiguous()
+                store.gradient(self._index[parameter], kept[parameter].data_ptr(), _DTYPES[kept[parameter].dtype])
         return kept
 
     def _check_places(self) -> None:
@@ -160,15 +186,24 @@ class AdamW(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self.wait()
         rates = self._rates()
         self._check_places()
         self._set_factors(store, rates["lr"])
         store.forget_gradients()
         kept = self._gradients(store)
-        self.last_result = store.step(clip=self.clip or 0.0, note=self.note, **rates)
-        del kept
+        overlaps = self._unwatch is not None
+        self.last_result = store.step(clip=self.clip or 0.0, note=self.note, wait=not overlaps, **rates)
+        if overlaps:
+            self._is_running, self._running = True, {parameter: kept.get(parameter) for parameter in self._index}
         self._touch()
         return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As of any optimizer. Gradients that are set to zero in place are waited for."""
+        if not set_to_none:
+            self.wait()
+        super().zero_grad(set_to_none)
 
     @property
     def last_step(self) -> int:
@@ -177,15 +212,18 @@ class AdamW(torch.optim.Optimizer):
 
     def save(self) -> None:
         """Commits the last step, unless it is committed."""
+        self.wait()
         self._opened().save()
 
     def usage(self) -> Usage:
         """Returns the memory and the drive that the optimizer takes."""
+        self.wait()
         return self._opened().usage()
 
     def read_state(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
         """Returns copies of a parameter's "master", "exp_avg" and "exp_avg_sq", in fp32."""
         store, parts = self._opened(), {}
+        self.wait()
         for part in ("master", "exp_avg", "exp_avg_sq"):
             parts[part] = torch.empty(parameter.shape, dtype=torch.float32)
             store.read(self._index[parameter], part, parts[part].data_ptr())
@@ -205,9 +243,13 @@ class AdamW(torch.optim.Optimizer):
 
     def close(self) -> None:
         """Closes the store. Steps since the last commit are lost: call `save` before."""
+        if self._unwatch is not None:
+            self._unwatch()
+        self._unwatch = None
         if self._store is not None:
             self._store.close()
         self._store = None
+        self._is_running, self._running = False, {}
 
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError("the optimizer's store is open in this process, so it cannot be copied or pickled; state_dict() can")

@@ -72,6 +72,10 @@ def _named(table: dict[str, int], key: str, what: str) -> int:
     return table[key]
 
 
+def _step_result(result: _library.Result) -> StepResult:
+    return StepResult(result.step, result.grad_norm, bool(result.skipped), result.applied_steps, bool(result.committed))
+
+
 class Store:
     """A store of optimizer state. Register tensors by `add`, then `open` it; close it, or use it in a `with` statement.
 
@@ -169,14 +173,25 @@ class Store:
         self._check(self._library.spillway_forget_gradients(self._open_handle()))
 
     def step(self, *, lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
-             weight_decay: float = 1e-2, clip: float = 0.0, note: str = "") -> StepResult:
+             weight_decay: float = 1e-2, clip: float = 0.0, note: str = "", wait: bool = True) -> StepResult:
         """Runs a step with the gradients that were handed in. clip: the largest global norm, 0 for none. note: text that the
-        step's commit keeps."""
+        step's commit keeps. Without `wait` it returns once the norm is known: until a tensor was waited for, its weights
+        are not whole, and its gradient must stay as it is."""
         rates = _library.Rates(ctypes.sizeof(_library.Rates), lr, *betas, eps, weight_decay, clip, note.encode())
         result = _library.Result(ctypes.sizeof(_library.Result))
-        self._check(self._library.spillway_step(self._open_handle(), rates, result))
-        return StepResult(result.step, result.grad_norm, bool(result.skipped), result.applied_steps,
-                          bool(result.committed))
+        run = self._library.spillway_step if wait else self._library.spillway_step_start
+        self._check(run(self._open_handle(), rates, result))
+        return _step_result(result)
+
+    def wait(self) -> StepResult:
+        """Waits until the step that runs, if any, is done, and returns the outcome of the last step of this store."""
+        result = _library.Result(ctypes.sizeof(_library.Result))
+        self._check(self._library.spillway_wait(self._open_handle(), result))
+        return _step_result(result)
+
+    def wait_tensor(self, index: int) -> None:
+        """Waits until the weights of a tensor are those of the last step that was started."""
+        self._check(self._library.spillway_wait_tensor(self._open_handle(), index))
 
     def save(self) -> None:
         """Commits the last step, unless it is committed."""

@@ -259,6 +259,82 @@ def forked(optimizer):
     return [] if status == 0 else [f"a forked step ended with {status}"]
 
 
+def overlapping():
+    """A module that reads a parameter of a part without calling that part."""
+    class Reader(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(SEED)
+            self.first, self.read = torch.nn.Linear(300, 700), torch.nn.Linear(700, 300)
+            self.attention = torch.nn.MultiheadAttention(300, 4, batch_first=True)
+
+        def forward(self, inputs):
+            hidden = torch.nn.functional.linear(torch.tanh(self.first(inputs)), self.read.weight, self.read.bias)
+            return self.attention(hidden, hidden, hidden)[0]
+    return Reader()
+
+
+def train_overlapping(folder, overlaps, after_a_step):
+    """Returns the weights and the norms after some steps."""
+    model, norms = overlapping(), []
+    optimizer = spillway.AdamW(model.named_parameters(), lr=1e-2, store=folder, host_memory="6MiB", clip=0.1, threads=1,
+                               allow_buffered=True, overlap=model if overlaps else None)
+    for step in range(8):
+        inputs = torch.randn(2, 5, 300, generator=torch.Generator().manual_seed(step))
+        model(inputs).pow(2).mean().backward()
+        optimizer.step()
+        norms.append(optimizer.last_result.grad_norm)
+        after_a_step(step, model, optimizer)
+    optimizer.wait()
+    if not optimizer.last_result.committed or optimizer.last_step != 8:
+        norms.append("a step was not committed")
+    weights = {name: weight.clone() for name, weight in model.state_dict().items()}
+    optimizer.close()
+    if any(type(module._parameters) is not dict for module in model.modules()):
+        norms.append("a closed optimizer leaves its traces in the module")
+    return weights, norms
+
+
+def forget_in_many_ways(step, model, optimizer):
+    if step % 4 == 0:
+        optimizer.zero_grad()
+    elif step % 4 == 1:
+        model.zero_grad()
+    else:
+        (optimizer if step % 4 == 2 else model).zero_grad(set_to_none=False)
+
+
+@needs_torch
+def an_overlapping_step_has_the_same_bits(folder):
+    os.makedirs(folder)
+    wanted, norms = train_overlapping(os.path.join(folder, "whole"), False, forget_in_many_ways)
+    found, others = train_overlapping(os.path.join(folder, "overlapping"), True, forget_in_many_ways)
+    problems = [] if norms == others else [f"the norms are {others}, not {norms}"]
+    return problems + [f"{name} differs" for name in wanted if not torch.equal(wanted[name], found[name])]
+
+
+@needs_torch
+def reading_the_module_waits(folder):
+    """A weight that is read right after a step is new, and calls that need no weight do not wait."""
+    problems, seen, waits = [], [], {}
+
+    def look(step, model, optimizer):
+        optimizer.zero_grad()
+        model.zero_grad()
+        waits.setdefault("zero_grad", []).append(len(optimizer._running))
+        read = [lambda: model.state_dict()["first.weight"], lambda: copy.deepcopy(model).first.weight,
+                lambda: dict(model.named_parameters())["first.weight"], lambda: model.first.weight][step % 4]
+        kept = read().detach().clone()
+        seen.append(torch.equal(kept, optimizer.read_state(model.first.weight)["master"]))
+    train_overlapping(folder, True, look)
+    problems += [] if all(seen) else [f"the weights that were read are new: {seen}"]
+    problems += [] if all(waits["zero_grad"]) else [f"zero_grad has waited: {waits}"]
+    model = overlapping()
+    model.compile()
+    return problems + script_test.raised(ValueError, "compiled", spillway.AdamW, model.parameters(), store=folder + "2",
+                                         host_memory="64MiB", allow_buffered=True, overlap=model)
+
+
 @needs_torch
 def the_guides_program_runs(folder):
     with open(os.path.join(os.path.dirname(PYTHON), "docs", "guide", "library.md"), encoding="utf-8") as page:
@@ -274,23 +350,28 @@ def the_guides_program_runs(folder):
 
 # The training loop that is killed, a process of its own.
 
-def train(folder):
+def train(folder, overlaps):
     torch.manual_seed(SEED)
     torch.set_num_threads(1)
     model = awkward()
     optimizer = spillway.AdamW(model.named_parameters(), lr=1e-3, store=os.path.join(folder, "store"), host_memory="6MiB", clip=1.0,
-                               threads=1, allow_buffered=True)
+                               threads=1, allow_buffered=True, overlap=model if overlaps else None)
     print(f"from {optimizer.last_step}", flush=True)
     while optimizer.last_step < LOOP_STEPS:
         optimizer.zero_grad()
         loss_of(model, optimizer.last_step).backward()
+        optimizer.wait()
+        if optimizer.last_result is not None and optimizer.last_result.committed:
+            print(f"committed {optimizer.last_step}", flush=True)
         optimizer.step()
-        print(f"committed {optimizer.last_step}", flush=True)
+    optimizer.wait()
+    print(f"committed {optimizer.last_step}", flush=True)
     torch.save(model.state_dict(), os.path.join(folder, "weights"))
 
 
-def start(folder):
-    return subprocess.Popen([sys.executable, "-B", os.path.abspath(__file__), os.environ["SPILLWAY_LIBRARY"], folder],
+def start(folder, overlaps):
+    return subprocess.Popen([sys.executable, "-B", os.path.abspath(__file__), os.environ["SPILLWAY_LIBRARY"], folder,
+                             "overlaps" if overlaps else "waits"],
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -298,7 +379,7 @@ def kill_at_random(folder, problems):
     """Starts the loop again and again and kills it some random time after it began, until it ends."""
     source, committed = random.Random(SEED), 0
     for attempt in range(KILLS + 1):
-        process = start(folder)
+        process = start(folder, True)
         first = process.stdout.readline()
         if attempt < KILLS:
             time.sleep(source.random() * 0.3)
@@ -314,11 +395,12 @@ def kill_at_random(folder, problems):
 
 @needs_torch
 def a_killed_loop_resumes_with_the_same_bits(folder):
+    """The loop that is killed overlaps, the other one does not."""
     os.makedirs(folder)
     alone, killed = os.path.join(folder, "alone"), os.path.join(folder, "killed")
     os.mkdir(alone)
     os.mkdir(killed)
-    output = start(alone).communicate()[0]
+    output = start(alone, False).communicate()[0]
     if f"committed {LOOP_STEPS}" not in output:
         return [output[-500:]]
     problems = []
@@ -331,8 +413,9 @@ def a_killed_loop_resumes_with_the_same_bits(folder):
 
 
 if len(sys.argv) > 2:
-    train(sys.argv[2])
+    train(sys.argv[2], sys.argv[3] == "overlaps")
 else:
     script_test.run(follows_pytorch_in_host_memory, follows_pytorch_on_the_drive_and_clips, parameters_of_16_bits_have_masters,
-                    closures_accumulation_and_overflow_work, the_state_dict_is_small_and_checked, mistakes_are_refused_by_name, the_guides_program_runs,
+                    closures_accumulation_and_overflow_work, an_overlapping_step_has_the_same_bits, reading_the_module_waits,
+                    the_state_dict_is_small_and_checked, mistakes_are_refused_by_name, the_guides_program_runs,
                     a_killed_loop_resumes_with_the_same_bits)

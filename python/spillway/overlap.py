@@ -1,0 +1,84 @@
+"""Parameters that are waited for when their module reads them, while a step of the optimizer runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, ItemsView, ValuesView
+from typing import Any
+
+import torch
+
+_ZERO_GRAD = torch.nn.Module.zero_grad.__code__
+# Frames between a module's zero_grad and the table of parameters.
+_MOST_FRAMES = 8
+
+
+def _only_forgets_gradients() -> bool:
+    """Tells whether the table is read for a `zero_grad` that sets gradients to None: it reads no weight, and leaves the
+    memory of the gradients, which a step that runs reads, as it is."""
+    frame = sys._getframe(2)
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            return False
+        if frame.f_code is _ZERO_GRAD:
+            return bool(frame.f_locals.get("set_to_none"))
+        frame = frame.f_back
+    return False
+
+
+class _Parameters(dict[str, Any]):
+    """A module's table of its parameters. `wait` is called with each parameter that is read."""
+
+    def __init__(self, table: dict[str, Any], wait: Callable[[Any], None]) -> None:
+        super().__init__(table)
+        self._wait = wait
+
+    def __getitem__(self, name: str) -> Any:
+        parameter = super().__getitem__(name)
+        self._wait(parameter)
+        return parameter
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if name in self else default
+
+    def _wait_for_all(self) -> None:
+        for parameter in super().values():
+            self._wait(parameter)
+
+    def items(self) -> ItemsView[str, Any]:
+        if not _only_forgets_gradients():
+            self._wait_for_all()
+        return super().items()
+
+    def values(self) -> ValuesView[Any]:
+        if not _only_forgets_gradients():
+            self._wait_for_all()
+        return super().values()
+
+    def copy(self) -> dict[str, Any]:
+        return dict(self.items())
+
+    def __reduce__(self) -> tuple[type, tuple[dict[str, Any]]]:
+        """A copy of the module has no step to wait for."""
+        return dict, (self.copy(),)
+
+
+def _is_compiled(module: torch.nn.Module) -> bool:
+    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+
+
+def watch(model: torch.nn.Module, wait: Callable[[Any], None]) -> Callable[[], None]:
+    """Lets each module of a model call `wait` with a parameter that is read as its attribute. Returns a function that undoes
+    it."""
+    if any(_is_compiled(module) for module in model.modules()):
+        raise ValueError("overlap: the module is compiled, and a compiled module does not say when it reads a parameter")
+    watched = [(module, module._parameters) for module in model.modules() if module._parameters]
+    for module, table in watched:
+        module.__dict__["_parameters"] = _Parameters(table, wait)
+
+    def undo() -> None:
+        for module, table in watched:
+            table.clear()
+            table.update(dict.items(module._parameters))
+            module.__dict__["_parameters"] = table
+    return undo
