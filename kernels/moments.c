@@ -239,6 +239,38 @@ void sw_moments_round(sw_optimizer_format format, const struct sw_moment_roundin
     }
 }
 
+/* Writes codes that give these moments exactly with this scale; returns whether there are such. */
+static bool find_codes(const float m[SW_MOMENT_BLOCK_ELEMS], float scale, uint8_t out[SW_MOMENT_BLOCK_ELEMS]) {
+    const float inverse = 1.0f / scale;
+    for (int i = 0; i < SW_MOMENT_BLOCK_ELEMS; i++) {
+        out[i] = code_of_m(m[i], inverse, above(SW_ROUND_NEAREST, 0));
+        if (number_of_m(out[i]) * scale != m[i])
+            return false;
+    }
+    return true;
+}
+
+void sw_record_recover_m(const float m[SW_GRAIN_ELEMS], void *record) {
+    enum { LOWEST_CODE = 129, TRIED_ULPS = 2 };
+    const struct sw_record_parts to = sw_record_parts(SW_OPTIMIZER_8BIT, false, record);
+    for (int64_t at = 0; at < SW_GRAIN_ELEMS; at += SW_MOMENT_BLOCK_ELEMS) {
+        uint8_t codes[SW_MOMENT_BLOCK_ELEMS];
+        float lowest = 0.0f;
+        for (int i = 0; i < SW_MOMENT_BLOCK_ELEMS; i++)
+            lowest = fminf(lowest, m[at + i]);
+        /* The division may be off by an ulp or two, and the product of the scale was rounded. */
+        const uint32_t scale = bits_of(lowest / number_of_m(LOWEST_CODE));
+        for (uint32_t ulps = 0; scale > TRIED_ULPS && ulps <= 2 * TRIED_ULPS; ulps++) {
+            const float tried = of_bits(scale - TRIED_ULPS + ulps);
+            if (!find_codes(m + at, tried, codes))
+                continue;
+            memcpy(to.m + at, codes, sizeof codes);
+            to.m_scale[at / SW_MOMENT_BLOCK_ELEMS] = tried;
+            break;
+        }
+    }
+}
+
 void sw_record_to_fp32(sw_optimizer_format units_format, bool wide_grain, const void *record, float *fp32) {
     const sw_optimizer_format format = sw_optimizer_records(units_format);
     const bool wide = wide_grain && format != SW_OPTIMIZER_FP32;

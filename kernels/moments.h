@@ -93,6 +93,11 @@ void sw_record_to_fp32(sw_optimizer_format format, bool wide, const void *record
 void sw_record_from_fp32(sw_optimizer_format format, bool wide, const struct sw_moment_rounding *how, const float *fp32,
                          void *record);
 
+/* Gives an 8-bit record, rounded from fp32 already, the codes and scales from which sw_record_to_fp32 made these first
+ * moments, if it did. Rounding alone does not where a block's largest magnitude is negative: it has no code of its own.
+ */
+void sw_record_recover_m(const float m[SW_GRAIN_ELEMS], void *record);
+
 /* The scalars of an AdamW step, computed in double as Python does, then rounded to fp32, as PyTorch rounds a scalar
  * before it meets an fp32 tensor. Every implementation of the update starts from these. */
 struct sw_adamw_scalars {

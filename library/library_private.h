@@ -88,6 +88,18 @@ void sw_library_order_as_added(spillway *self);
  * becomes zero (transfer.c). */
 sw_status sw_library_take(void *context, int64_t unit, int64_t first, int64_t count, void *grads);
 sw_status sw_library_give(void *context, int64_t unit, int64_t first, int64_t count, const void *weights);
+/* A run of elements of one tensor: `count` of them from `from` on, which lie `at` elements behind the first asked for.
+ */
+struct library_run {
+    struct tensor *tensor;
+    int64_t from, at, count;
+};
+/* Returns the position in self->order of the first tensor of a unit that ends behind element `first`. */
+int64_t sw_library_first_run(const spillway *self, int64_t unit, int64_t first);
+/* Returns in *out the run of the tensor at a position, cut to elements [first, first+count) of the unit; false: that
+ * tensor, and all behind it, have none of them. */
+bool sw_library_run_at(const spillway *self, int64_t unit, int64_t position, int64_t first, int64_t count,
+                       struct library_run *out);
 /* Reads the weights as masters of a new store; several threads call it at once (sw_fill_function). */
 sw_status sw_library_fill(void *context, int64_t unit, int64_t first, int64_t count, float *out);
 /* Adds a gradient to a tensor's sum, or begins the sum with it. No step that runs reads the sum. */

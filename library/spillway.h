@@ -220,6 +220,27 @@ int spillway_save(spillway *self);
  * SPILLWAY_MASTER and so on. */
 int spillway_read(spillway *self, int64_t index, int part, int64_t first, int64_t count, float *out);
 
+/* State for spillway_write. The arrays have an entry for each tensor, by its index: [count] values in fp32, borrowed
+ * for the call. An entry of NULL, or NULL instead of an array, keeps what the store has. */
+struct spillway_state {
+    size_t size;
+    const float *const *master, *const *first_moment, *const *second_moment;
+    int64_t step;          /* the number of the state's step, at least applied_steps; it may be lower than the last */
+    int64_t applied_steps; /* the t of AdamW's bias correction in it */
+    const char *note;      /* as in spillway_rates */
+};
+#define SPILLWAY_STATE_INIT                                                                                            \
+    { sizeof(struct spillway_state), NULL, NULL, NULL, 0, 0, NULL }
+
+/* Replaces the state of the tensors by values from elsewhere, such as another optimizer's, writes the weights to the
+ * caller's tensors, and commits. Moments are rounded to the store's format; values that spillway_read returned keep
+ * their bits. A crash leaves the state before or the new one. Gradients that were handed in are forgotten.
+ * SPILLWAY_ERROR_ARGUMENT: a value is not finite, or a second moment is negative; the message names the tensor. */
+int spillway_write(spillway *self, const struct spillway_state *state);
+
+/* Returns the steps that were not skipped, over all processes that used the store; -1 before spillway_open. */
+int64_t spillway_applied_steps(const spillway *self);
+
 /* Fills in the memory and the bytes of an open store. */
 int spillway_get_usage(spillway *self, struct spillway_usage *out);
 

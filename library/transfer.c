@@ -4,15 +4,7 @@
 
 #include <string.h>
 
-/* A run of elements of one tensor: `count` of them from `from` on, which lie `at` elements behind the first asked for.
- */
-struct run {
-    struct tensor *tensor;
-    int64_t from, at, count;
-};
-
-/* Returns the position in self->order of the first tensor of a unit that ends behind element `first`. */
-static int64_t find_first(const spillway *self, int64_t unit, int64_t first) {
+int64_t sw_library_first_run(const spillway *self, int64_t unit, int64_t first) {
     int64_t low = self->unit_first[unit], high = self->unit_first[unit + 1];
     while (low < high) {
         const int64_t middle = low + (high - low) / 2;
@@ -25,16 +17,14 @@ static int64_t find_first(const spillway *self, int64_t unit, int64_t first) {
     return low;
 }
 
-/* Returns in *out the run of the tensor at a position, cut to elements [first, first+count) of the unit; false: that
- * tensor, and all behind it, have none of them. */
-static bool run_at(const spillway *self, int64_t unit, int64_t position, int64_t first, int64_t count,
-                   struct run *out) {
+bool sw_library_run_at(const spillway *self, int64_t unit, int64_t position, int64_t first, int64_t count,
+                       struct library_run *out) {
     if (position >= self->unit_first[unit + 1])
         return false;
     struct tensor *tensor = &self->tensor[self->order[position]];
     const int64_t begin = sw_max_i64(first, tensor->offset);
     const int64_t end = sw_min_i64(first + count, tensor->offset + tensor->count);
-    *out = (struct run){tensor, begin - tensor->offset, begin - first, end - begin};
+    *out = (struct library_run){tensor, begin - tensor->offset, begin - first, end - begin};
     return begin < end;
 }
 
@@ -44,9 +34,9 @@ static const char *element(const void *base, sw_dtype type, int64_t index) {
 
 sw_status sw_library_take(void *context, int64_t unit, int64_t first, int64_t count, void *grads) {
     const spillway *self = context;
-    int64_t position = find_first(self, unit, first), done = 0;
+    int64_t position = sw_library_first_run(self, unit, first), done = 0;
     float *out = grads;
-    for (struct run run; run_at(self, unit, position, first, count, &run); position++) {
+    for (struct library_run run; sw_library_run_at(self, unit, position, first, count, &run); position++) {
         const struct tensor *tensor = run.tensor;
         memset(out + done, 0, (size_t)(run.at - done) * sizeof *out);
         done = run.at + run.count;
@@ -63,8 +53,8 @@ sw_status sw_library_take(void *context, int64_t unit, int64_t first, int64_t co
 sw_status sw_library_give(void *context, int64_t unit, int64_t first, int64_t count, const void *weights) {
     const spillway *self = context;
     const float *from = weights;
-    int64_t position = find_first(self, unit, first);
-    for (struct run run; run_at(self, unit, position, first, count, &run); position++)
+    int64_t position = sw_library_first_run(self, unit, first);
+    for (struct library_run run; sw_library_run_at(self, unit, position, first, count, &run); position++)
         SW_TRY(sw_cast_from_f32(self->stream, .type = run.tensor->type, .elems = run.count, .from = from + run.at,
                                 .to = (char *)run.tensor->weights + run.from * sw_dtype_bytes(run.tensor->type)));
     return sw_stream_synchronize(self->stream);
@@ -72,9 +62,9 @@ sw_status sw_library_give(void *context, int64_t unit, int64_t first, int64_t co
 
 sw_status sw_library_fill(void *context, int64_t unit, int64_t first, int64_t count, float *out) {
     const spillway *self = context;
-    int64_t position = find_first(self, unit, first);
+    int64_t position = sw_library_first_run(self, unit, first);
     memset(out, 0, (size_t)count * sizeof *out);
-    for (struct run run; run_at(self, unit, position, first, count, &run); position++)
+    for (struct library_run run; sw_library_run_at(self, unit, position, first, count, &run); position++)
         sw_dtype_widen(run.tensor->type, element(run.tensor->weights, run.tensor->type, run.from), run.count,
                        out + run.at);
     return SW_OK;

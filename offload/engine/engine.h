@@ -290,6 +290,20 @@ bool sw_engine_may_save(const struct sw_engine *engine);
 /* Commits the current state, unless the plan has committed the last step. */
 sw_status sw_engine_save(struct sw_engine *engine);
 
+/* Changes a chunk's records of optimizer state in place. */
+typedef sw_status (*sw_replace_function)(void *context, int64_t unit, int64_t first_grain, int64_t grains,
+                                         void *records);
+struct sw_replacement {
+    sw_replace_function change; /* called once for each chunk, in order */
+    void *context;
+    int64_t step;                         /* at least 0; may be lower than the last step */
+    int64_t applied_steps, skipped_steps; /* counts of the new state */
+    const char *text;                     /* of the commit; the spec says `described` */
+};
+/* Passes all optimizer state through `change`, makes the weights from it, and commits it as `step`. Until then the
+ * store keeps the state before. For one rank, and a store of two generations. */
+sw_status sw_engine_replace(struct sw_engine *engine, const struct sw_replacement *replacement);
+
 /* Read grains of this rank's span (sw_plan_span): optimizer state in its own format, and the last step's rounded
  * gradients as fp32. */
 sw_status sw_engine_read_optimizer(struct sw_engine *engine, int64_t unit, int64_t first_grain, int64_t grains,

@@ -1,4 +1,4 @@
-/* Restores, saves and reads state between steps, chunk by chunk through the staging rings. */
+/* Restores, saves, replaces and reads state between steps, chunk by chunk through the staging rings. */
 #include "core/log.h"
 #include "core/size.h"
 #include "offload/engine/engine_private.h"
@@ -243,6 +243,43 @@ sw_status sw_engine_save(struct sw_engine *engine) {
     for (int64_t u = 0; u < engine->plan->spec.units->count; u++)
         if (sw_plan_resident(engine->plan, SW_OPTIMIZER, u) >= 0)
             SW_TRY(save_unit(engine, u));
+    return sw_engine_commit(engine);
+}
+
+static sw_status replace_chunk(struct sw_engine *engine, const struct chunk *chunk,
+                               const struct sw_replacement *replacement) {
+    void *staging = optimizer_staging(engine), *records;
+    SW_TRY(get_records(engine, chunk, &records));
+    if (records != staging)
+        memcpy(staging, records, (size_t)sw_plan_optimizer_bytes(engine->plan, chunk->grains));
+    SW_TRY(replacement->change(replacement->context, chunk->unit, chunk->first_grain, chunk->grains, staging));
+    SW_TRY(put_weights(engine, chunk, staging));
+    SW_TRY(put_records(engine, chunk, staging));
+    return sw_plan_resident(engine->plan, SW_OPTIMIZER, chunk->unit) < 0
+               ? SW_OK
+               : transfer(engine, true, sw_engine_working(engine), chunk, staging);
+}
+
+/* Makes the step, which may be an earlier one, the last that was trained and described. */
+static void turn_to(struct sw_engine *engine, const struct sw_replacement *replacement) {
+    pthread_mutex_lock(&engine->mutex);
+    engine->step = engine->trained_step = engine->described_step = replacement->step;
+    engine->applied_steps = replacement->applied_steps;
+    engine->skipped_steps = replacement->skipped_steps;
+    memcpy(engine->text, replacement->text, strlen(replacement->text) + 1);
+    pthread_mutex_unlock(&engine->mutex);
+}
+
+sw_status sw_engine_replace(struct sw_engine *engine, const struct sw_replacement *replacement) {
+    assert(idle(engine) && engine->spec.store != NULL && engine->spec.comm == NULL && engine->spec.described);
+    assert(!engine->plan->spec.one_generation && strlen(replacement->text) < sizeof engine->text);
+    SW_TRY(sw_engine_settle(engine));
+    for (int64_t u = 0; u < engine->plan->spec.units->count; u++)
+        for (int64_t c = 0; c < sw_plan_state_chunks(engine->plan, SW_OPTIMIZER, u); c++) {
+            const struct chunk chunk = chunk_at(engine, u, c);
+            SW_TRY(replace_chunk(engine, &chunk, replacement));
+        }
+    turn_to(engine, replacement);
     return sw_engine_commit(engine);
 }
 
