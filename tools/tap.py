@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 SKIP_REASONS = ("no GPU", "no root or loop device", "no memory cgroup", "no blkio cgroup", "no fio", "no MPI",
                 "no network namespaces", "no mount namespaces", "one core", "no nvcc", "no built libraries", "no chromium",
-                "no git", "no strace", "no torch")
+                "no git", "no strace", "no torch", "no transformers",
+                "no accelerate", "no lightning")
 
 PLAN = re.compile(r"^1\.\.(\d+)(?:\s*#\s*skip\b(.*))?$", re.IGNORECASE)
 POINT = re.compile(r"(not ok|ok) (\d+)(?: - | (?=#))(.*)$")

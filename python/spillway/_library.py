@@ -43,6 +43,13 @@ class Result(ctypes.Structure):
                 ("applied_steps", c_int64), ("committed", c_int)]
 
 
+class State(ctypes.Structure):
+    """struct spillway_state"""
+
+    _fields_ = [("size", c_size_t), ("master", POINTER(c_void_p)), ("first_moment", POINTER(c_void_p)),
+                ("second_moment", POINTER(c_void_p)), ("step", c_int64), ("applied_steps", c_int64), ("note", c_char_p)]
+
+
 class UsageStruct(ctypes.Structure):
     """struct spillway_usage"""
 
@@ -68,6 +75,8 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "spillway_wait_tensor": (c_int, [c_void_p, c_int64]),
     "spillway_save": (c_int, [c_void_p]),
     "spillway_read": (c_int, [c_void_p, c_int64, c_int, c_int64, c_int64, c_void_p]),
+    "spillway_write": (c_int, [c_void_p, POINTER(State)]),
+    "spillway_applied_steps": (c_int64, [c_void_p]),
     "spillway_get_usage": (c_int, [c_void_p, POINTER(UsageStruct)]),
     "spillway_error": (c_char_p, [c_void_p]),
     "spillway_close": (None, [c_void_p]),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
 from spillway.overlap import watch
+from spillway.state import Replacement, copies_of, masters_of, replacement_of
 from spillway.store import StepResult, Store, Usage
 
 _DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
@@ -48,7 +50,8 @@ class AdamW(torch.optim.Optimizer):
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
                  eps: float = 1e-8, weight_decay: float = 1e-2, *, store: str | os.PathLike[str], host_memory: int | str,
                  state: str = "fp32", clip: float | None = None, save_every: int = 1, missing: str = "error",
-                 threads: int = 0, allow_buffered: bool = False, overlap: torch.nn.Module | None = None) -> None:
+                 threads: int = 0, allow_buffered: bool = False, full_state_dict: bool = False,
+                 overlap: torch.nn.Module | None = None) -> None:
         """
         Args:
             params: as of torch.optim.AdamW; `model.named_parameters()` gives the tensors of the store their names, by
@@ -64,6 +67,8 @@ class AdamW(torch.optim.Optimizer):
             overlap: the module whose parameters these are. `step` then returns once the norm of the gradients is known, and
                 the update and the commit go on behind the next forward pass: each parameter is waited for when the module,
                 or a part of it, reads it as its attribute. Call `wait` before parameters are read in another way.
+            full_state_dict: `state_dict()` holds the state itself, as `state_dict(full=True)` does. Trainers that keep
+                several checkpoints, or go back to one after later steps were committed, need it.
         """
         if missing not in ("error", "zero"):
             raise ValueError(f"missing={missing!r} is neither 'error' nor 'zero'")
@@ -74,6 +79,9 @@ class AdamW(torch.optim.Optimizer):
         self._is_running = False
         self._unwatch: Callable[[], None] | None = None
         self.clip = clip
+        self.full_state_dict = full_state_dict
+        # Tells a dictionary of this optimizer's own state from that of another one with the same folder and step.
+        self._origin = secrets.token_hex(8)
         #: Text that the commits of the steps to come keep, such as the position in the data.
         self.note = ""
         #: The outcome of the last step of this process.
@@ -92,6 +100,7 @@ class AdamW(torch.optim.Optimizer):
         self._store = opened
         self._names = {parameter: names[id(parameter)] for parameter in self._index}
         self._places = {parameter: (parameter.data_ptr(), parameter.dtype) for parameter in self._index}
+        self._versions: dict[torch.Tensor, int] = {}
         self.note = opened.note
         self._touch()
         if overlap is not None:
@@ -178,6 +187,37 @@ class AdamW(torch.optim.Optimizer):
         """Tells autograd that the parameters have changed."""
         for parameter in self._index:
             torch.autograd.graph.increment_version(parameter)
+        self._versions = {parameter: parameter._version for parameter in self._index}
+
+    def _changed(self) -> list[torch.Tensor]:
+        """Returns parameters that something else has given other values since the last step. Only those that were written to
+        are compared with their masters."""
+        changed = []
+        for parameter, version in self._versions.items():
+            if parameter._version == version:
+                continue
+            master = torch.empty(parameter.shape, dtype=torch.float32)
+            self._opened().read(self._index[parameter], "master", master.data_ptr())
+            if not torch.equal(master.to(parameter.dtype), parameter):
+                changed.append(parameter)
+        return changed
+
+    def _check_values(self) -> None:
+        changed = self._changed()
+        if changed:
+            raise ValueError(f"the parameter '{self._names[changed[0]]}' was changed by something else than the optimizer, whose "
+                             "step would undo that: call take_weights() to make the values of parameters the masters")
+        self._versions = {parameter: parameter._version for parameter in self._index}
+
+    @torch.no_grad()
+    def take_weights(self) -> None:
+        """Makes the values of parameters that something else has changed, such as `model.load_state_dict`, the master weights,
+        and commits. The moments stay."""
+        self.wait()
+        store, changed = self._opened(), self._changed()
+        if changed:
+            Replacement(masters_of(self._index, changed), store.last_step, store.applied_steps).write(store, self.note)
+        self._touch()
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -189,6 +229,7 @@ class AdamW(torch.optim.Optimizer):
         self.wait()
         rates = self._rates()
         self._check_places()
+        self._check_values()
         self._set_factors(store, rates["lr"])
         store.forget_gradients()
         kept = self._gradients(store)
@@ -222,24 +263,48 @@ class AdamW(torch.optim.Optimizer):
 
     def read_state(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
         """Returns copies of a parameter's "master", "exp_avg" and "exp_avg_sq", in fp32."""
-        store, parts = self._opened(), {}
         self.wait()
-        for part in ("master", "exp_avg", "exp_avg_sq"):
-            parts[part] = torch.empty(parameter.shape, dtype=torch.float32)
-            store.read(self._index[parameter], part, parts[part].data_ptr())
-        return parts
+        return copies_of(parameter, self._opened(), self._index[parameter])
 
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the parameter groups, and the store's folder and step. The state itself stays in the store: call `save` to
-        make the step one that the store resumes at."""
-        return {**super().state_dict(), "store": os.fspath(self._opened().folder), "step": self.last_step}
+    def state_dict(self, full: bool | None = None) -> dict[str, Any]:
+        """Commits the last step, and returns the parameter groups, and the store's folder and step. full: also the state as
+        tensors, in the form of torch.optim.AdamW with the masters beside it, which takes 12 bytes of memory for each
+        parameter; None: as `full_state_dict` says."""
+        self.save()
+        store = self._opened()
+        made = {**super().state_dict(), "store": store.folder, "step": store.last_step, "origin": self._origin}
+        if self.full_state_dict if full is None else full:
+            parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+            made["state"] = {number: {"step": torch.tensor(float(store.applied_steps)), **self.read_state(parameter)}
+                             for number, parameter in enumerate(parameters) if parameter in self._index}
+        return made
 
+    @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes the rates of parameter groups. The store must be at the step that the dictionary was made at."""
-        if state_dict.get("step") != self.last_step:
-            raise ValueError(f"the state_dict is of step {state_dict.get('step')} of {state_dict.get('store')}, and "
-                             f"{self._opened().folder} is at step {self.last_step}")
-        super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
+        """Takes the rates of parameter groups, and the state if the dictionary has it: that of `state_dict(full=True)`, or of
+        torch.optim.AdamW, which has no masters, so the parameters' own values become them. The state is then committed.
+        Without it, the store must be at the step that the dictionary was made at."""
+        self.wait()
+        store, replacement = self._opened(), None
+        is_own = state_dict.get("origin") == self._origin and state_dict.get("step") == store.last_step
+        if state_dict["state"] and not is_own:
+            replacement = replacement_of(state_dict, self.param_groups, self._index, self._names)
+        elif not is_own and state_dict.get("step") != store.last_step:
+            raise ValueError(f"the state_dict is of step {state_dict.get('step')} of {state_dict.get('store')}, and {store.folder} is "
+                             f"at step {store.last_step}: go on from that step, or make checkpoints with full_state_dict=True, "
+                             "which hold the state")
+        before = super().state_dict()
+        try:
+            super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
+            self._rates()
+            if replacement is not None:
+                replacement.write(store, self.note)
+        except ValueError:
+            super().load_state_dict(before)
+            raise
+        if replacement is not None:
+            self._origin = secrets.token_hex(8)
+            self._touch()
 
     def close(self) -> None:
         """Closes the store. Steps since the last commit are lost: call `save` before."""

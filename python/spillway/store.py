@@ -203,6 +203,25 @@ class Store:
         self._check(self._library.spillway_read(self._open_handle(), index, _named(PARTS, part, "a part of the state"), first,
                                                 count, address))
 
+    @property
+    def applied_steps(self) -> int:
+        """The steps that were not skipped, over all processes that used the store; -1 before `open`."""
+        return self._library.spillway_applied_steps(self._open_handle())
+
+    def write(self, parts: dict[str, list[int | None]], *, step: int, applied_steps: int, note: str = "") -> None:
+        """Replaces state, writes the weights to the tensors, and commits the state as a step. parts: for "master",
+        "exp_avg" and "exp_avg_sq" the address of each tensor's fp32 values; None, or a part that is missing, keeps the
+        store's."""
+        arrays: dict[str, object] = {}
+        for name, addresses in parts.items():
+            _named(PARTS, name, "a part of the state")
+            if len(addresses) != len(self.counts):
+                raise ValueError(f"there are {len(addresses)} addresses of {name}, and {len(self.counts)} tensors")
+            arrays[name] = (ctypes.c_void_p * len(addresses))(*addresses)
+        state = _library.State(ctypes.sizeof(_library.State), *(arrays.get(name) for name in PARTS), step, applied_steps,
+                               note.encode())
+        self._check(self._library.spillway_write(self._open_handle(), state))
+
     def usage(self) -> Usage:
         """Returns the memory and the drive that the open store takes."""
         usage = _library.UsageStruct(ctypes.sizeof(_library.UsageStruct))

@@ -1,0 +1,82 @@
+"""State of an optimizer as tensors, in the form of torch.optim.AdamW, and back."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from spillway.store import PARTS, Store
+
+# Flags of torch.optim.AdamW that mean another update.
+_OTHER_UPDATES = ("amsgrad", "maximize")
+
+
+def copies_of(parameter: torch.Tensor, store: Store, index: int) -> dict[str, torch.Tensor]:
+    """Returns copies of a tensor's state in the store, in fp32."""
+    parts = {}
+    for part in PARTS:
+        parts[part] = torch.empty(parameter.shape, dtype=torch.float32)
+        store.read(index, part, parts[part].data_ptr())
+    return parts
+
+
+class Replacement(NamedTuple):
+    """State that is to be written: tensors by part and by their index in the store, and the counts of their step."""
+
+    parts: dict[str, list[torch.Tensor | None]]
+    step: int
+    applied_steps: int
+
+    def write(self, store: Store, note: str) -> None:
+        addresses = {part: [None if tensor is None else tensor.data_ptr() for tensor in tensors]
+                     for part, tensors in self.parts.items()}
+        store.write(addresses, step=self.step, applied_steps=self.applied_steps, note=note)
+
+
+def _as_fp32(tensor: torch.Tensor, parameter: torch.Tensor, what: str) -> torch.Tensor:
+    if tensor.shape != parameter.shape:
+        raise ValueError(f"the {what} has the shape {tuple(tensor.shape)}, and its parameter {tuple(parameter.shape)}")
+    return tensor.detach().to(device="cpu", dtype=torch.float32).contiguous()
+
+
+def masters_of(parameters: dict[torch.Tensor, int], changed: list[torch.Tensor]) -> dict[str, list[torch.Tensor | None]]:
+    """Returns the values of these parameters as masters."""
+    masters: list[torch.Tensor | None] = [None] * len(parameters)
+    for parameter in changed:
+        masters[parameters[parameter]] = _as_fp32(parameter, parameter, "parameter")
+    return {"master": masters}
+
+
+def replacement_of(state_dict: dict[str, Any], groups: list[dict[str, Any]], index: dict[torch.Tensor, int],
+                   names: dict[torch.Tensor, str]) -> Replacement:
+    """Takes state from the dictionary of an AdamW, torch's or spillway's. Where it has no masters, the parameters' own
+    values become masters, so load the model before."""
+    for group in state_dict["param_groups"]:
+        for flag in _OTHER_UPDATES:
+            if group.get(flag):
+                raise ValueError(f"the state_dict is of an optimizer with {flag}=True, which spillway.AdamW does not have")
+    parts: dict[str, list[torch.Tensor | None]] = {part: [None] * len(index) for part in PARTS}
+    steps: dict[int, str] = {}
+    numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
+    parameters = [parameter for group in groups for parameter in group["params"]]
+    if len(numbers) != len(parameters):
+        raise ValueError(f"the state_dict is of {len(numbers)} parameters, and the optimizer has {len(parameters)}")
+    for number, parameter in zip(numbers, parameters):
+        if parameter not in index:
+            continue
+        own = state_dict["state"].get(number)
+        if own is None:
+            raise ValueError(f"the state_dict has no state of '{names[parameter]}': PyTorch makes it in a parameter's first "
+                             "step, and a store has one count of steps for all of them")
+        for part in PARTS:
+            value = own.get(part, parameter if part == "master" else None)
+            if value is None:
+                raise ValueError(f"the state_dict lacks the {part} of '{names[parameter]}': it is not of an AdamW")
+            parts[part][index[parameter]] = _as_fp32(value, parameter, f"{part} of '{names[parameter]}'")
+        steps.setdefault(int(own["step"]), names[parameter])
+    if len(steps) > 1:
+        (first, name), (second, other) = list(steps.items())[:2]
+        raise ValueError(f"'{name}' has {first} steps and '{other}' {second}: a store has one count for all parameters")
+    applied = next(iter(steps), 0)
+    return Replacement(parts, max(applied, int(state_dict.get("step", applied))), applied)
