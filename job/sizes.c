@@ -94,7 +94,7 @@ bool sw_expert_group_is_open(const struct sw_settings *settings) {
 
 /* Whole blocks come first, then ever smaller units of experts, as a plan of fewer units has fewer ops. */
 static void list_expert_groups(const struct sw_job *job, struct sw_size_prices *out) {
-    const bool divides = !job->config.joined_experts && sw_settings_part_ranks(job->settings) == 1;
+    const bool divides = sw_settings_part_ranks(job->settings) == 1;
     add_size(out, 0);
     for (int64_t group = job->config.experts; divides && group >= 1; group--)
         if (job->config.experts % group == 0)

@@ -261,11 +261,14 @@ static double finish_gradient(const void *args) {
 static double cast_from_f32(const void *args) {
     const struct sw_cast_from_f32 *op = args;
     assert(op->elems >= 0 && op->from != NULL && op->to != NULL);
-    return bytes_of(op->type, (double)op->elems, (double)op->elems);
+    assert(op->run.first == NULL || (op->cols > 0 && op->elems % op->cols == 0));
+    const double elems = op->run.first == NULL ? (double)op->elems : (double)(op->run.likely * op->cols);
+    return bytes_of(op->type, elems, elems);
 }
 
 static double round_gradient(const void *args) {
-    assert(((const struct sw_cast_from_f32 *)args)->elems % SW_GRAIN_ELEMS == 0);
+    const struct sw_cast_from_f32 *op = args;
+    assert(op->elems % SW_GRAIN_ELEMS == 0 && op->run.first == NULL);
     return cast_from_f32(args);
 }
 
@@ -464,16 +467,16 @@ static double grouped_gemm(const void *args) {
 }
 
 /* Returns the bytes of passes over the rows of experts with biases. */
-static double biased_bytes(sw_dtype type, int64_t rows, int64_t cols, double passes) {
+static double biased_bytes(sw_dtype type, int64_t rows, int64_t likely_rows, int64_t cols, double passes) {
     assert(rows >= 0 && cols > 0);
-    return bytes_of(type, passes * (double)rows * (double)cols, 0.0);
+    return bytes_of(type, passes * (double)(likely_rows > 0 ? likely_rows : rows) * (double)cols, 0.0);
 }
 
 static double expert_bias_forward(const void *args) {
     const struct sw_expert_bias_forward *op = args;
     assert(op->experts > 0 && op->experts <= SW_MOST_EXPERTS && (op->bias_stride >= op->cols || op->experts == 1));
     assert(op->offset != NULL && op->source != NULL && op->weight != NULL && op->bias != NULL && op->y != NULL);
-    return biased_bytes(op->type, op->rows, op->cols, 2.0);
+    return biased_bytes(op->type, op->rows, op->likely_rows, op->cols, 2.0);
 }
 
 static double expert_bias_backward(const void *args) {
@@ -482,7 +485,7 @@ static double expert_bias_backward(const void *args) {
     assert(op->offset != NULL && op->dy != NULL && (op->acc != NULL || op->d_weight != NULL));
     assert(op->source != NULL || (op->weight == NULL && op->d_weight == NULL));
     assert(op->bias != NULL || op->d_weight == NULL);
-    return biased_bytes(op->type, op->rows, op->cols,
+    return biased_bytes(op->type, op->rows, op->likely_rows, op->cols,
                         (op->acc != NULL ? 1.0 : 0.0) + (op->d_weight != NULL ? 1.0 : 0.0));
 }
 
@@ -529,9 +532,9 @@ static const struct sw_device_op_row table[SW_DEVICE_OPS] = {
     [SW_DEVICE_SUM_LOSSES] = ROW(sum_losses, losses, total),
     [SW_DEVICE_PREFERENCE] = ROW(preference, losses, row_scale),
     [SW_DEVICE_FINISH_GRADIENT] = ROW(finish_gradient, acc, sums),
-    [SW_DEVICE_ROUND_GRADIENT] = ROW_OF(round_gradient, sw_cast_from_f32, from, to),
+    [SW_DEVICE_ROUND_GRADIENT] = ROW_OF(round_gradient, sw_cast_from_f32, from, run.end),
     [SW_DEVICE_SQUARE_SUMS] = ROW(square_sums, grads, sums),
-    [SW_DEVICE_CAST_FROM_F32] = ROW(cast_from_f32, from, to),
+    [SW_DEVICE_CAST_FROM_F32] = ROW(cast_from_f32, from, run.end),
     [SW_DEVICE_CAST_TO_F32] = ROW(cast_to_f32, from, to),
     [SW_DEVICE_UPDATE_ADAMW] = ROW(update_adamw, grads, weights),
     [SW_DEVICE_QUANTIZE] = ROW(quantize, from, to),

@@ -754,6 +754,7 @@ struct sw_expert_bias_forward {
     sw_dtype type;
     int64_t experts, rows, cols; /* rows: the most that all experts may have in total */
     int64_t bias_stride;
+    int64_t likely_rows;   /* the number of rows that prices count; 0: `rows` */
     const int32_t *offset; /* [experts + 1] */
     const int32_t *source;
     const float *weight; /* by pair */
@@ -771,6 +772,7 @@ struct sw_expert_bias_backward {
     sw_dtype type;
     int64_t experts, rows, cols;
     int64_t bias_stride;
+    int64_t likely_rows;
     const int32_t *offset, *source;
     const float *weight;
     const void *bias, *dy;
@@ -885,13 +887,16 @@ struct sw_finish_gradient {
 #define sw_finish_gradient(stream, ...)                                                                                \
     sw_device_run(stream, SW_DEVICE_FINISH_GRADIENT, &(const struct sw_finish_gradient){__VA_ARGS__})
 
-/* to (of type) = round(scale·from), where the product is rounded to fp32 first. */
+/* to (of type) = round(scale·from), where the product is rounded to fp32 first. With `run`, of the rows of that run
+ * only, each of `cols` elements; `elems` is then that of all rows. */
 struct sw_cast_from_f32 {
     sw_dtype type;
     int64_t elems;
     const float *from;
     void *to;
-    float scale; /* 0 stands for 1 */
+    struct sw_row_run run;
+    int64_t cols; /* 0 without a run */
+    float scale;  /* 0 stands for 1 */
 };
 static inline float sw_cast_scale(const struct sw_cast_from_f32 *op) {
     return op->scale == 0.0f ? 1.0f : op->scale;

@@ -168,12 +168,15 @@ static sw_status multiply(const struct runs *of, enum product product, const voi
 /* Writes scale·product into the work area, in the compute type, and returns it in *out. */
 static sw_status scaled(const struct runs *of, enum product product, const void *a, const void *b, const void **out) {
     const struct sw_model *model = of->model;
+    const int64_t rank = model->shape.tuning.lora.rank;
+    const int32_t *offset = of->saved->expert_offset + of->run.first;
     float *sums = area_at(of->call->work, model->work.adapter_sums);
     void *typed = area_at(of->call->work, model->work.adapter);
+    const struct sw_row_run run = {offset, offset + of->run.count, sw_experts_likely_rows(model, of->run.count)};
     SW_TRY(multiply(of, product, a, b, sums));
     *out = typed;
-    return sw_cast_from_f32(of->call->stream, .type = model->shape.type,
-                            .elems = sw_experts_pairs(model) * model->shape.tuning.lora.rank, .from = sums, .to = typed,
+    return sw_cast_from_f32(of->call->stream, .type = model->shape.type, .elems = sw_experts_pairs(model) * rank,
+                            .from = sums, .to = typed, .run = run, .cols = rank,
                             .scale = (float)sw_lora_scale(&model->shape.tuning.lora));
 }
 

@@ -215,12 +215,14 @@ static sw_status matrices_of(const struct sw_model *model, const struct sw_unit_
     return SW_OK;
 }
 
-/* The biases of joined experts of one kind, from a run's first expert on; NULL: the experts have none. */
+/* Returns the biases of one kind of the unit's experts, from expert `first` on; NULL: the experts have none. */
 static const void *biases_of(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor biases,
                              int64_t first, int64_t cols) {
     const int tensor = sw_block_tensor_in(model, call->unit, biases);
-    return tensor < 0 ? NULL
-                      : (const char *)tensor_at(model, call, tensor) + first * cols * sw_dtype_bytes(model->shape.type);
+    const int64_t before = first - experts_in(model, call->unit).first;
+    return tensor < 0
+               ? NULL
+               : (const char *)tensor_at(model, call, tensor) + before * cols * sw_dtype_bytes(model->shape.type);
 }
 
 /* Adds the gradient of joined experts' biases, unless they are frozen or the experts have none. weight NULL: dy is the
@@ -228,11 +230,13 @@ static const void *biases_of(const struct sw_model *model, const struct sw_unit_
 static sw_status bias_gradient(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
                                enum sw_block_tensor biases, int64_t cols, const float *weight, const void *dy) {
     const int tensor = sw_block_tensor_in(model, call->unit, biases);
+    const struct sw_expert_run own = experts_in(model, call->unit);
     float *acc = tensor < 0 ? NULL : acc_at(model, call, tensor);
     return acc == NULL ? SW_OK
-                       : sw_expert_bias_backward(call->stream, .type = model->shape.type,
-                                                 .experts = model->config.experts, .rows = sw_experts_pairs(model),
-                                                 .cols = cols, .bias_stride = cols, .offset = s->expert_offset,
+                       : sw_expert_bias_backward(call->stream, .type = model->shape.type, .experts = own.count,
+                                                 .rows = sw_experts_pairs(model),
+                                                 .likely_rows = sw_experts_likely_rows(model, own.count), .cols = cols,
+                                                 .bias_stride = cols, .offset = s->expert_offset + own.first,
                                                  .source = s->expert_source, .weight = weight, .dy = dy, .acc = acc);
 }
 
@@ -366,24 +370,28 @@ sw_status sw_experts_results(const struct sw_model *model, const struct sw_unit_
     SW_TRY(activate(model, call, s, activated));
     SW_TRY(scale(model, call, s, activated));
     SW_TRY(multiply(model, call, s, EXPERT_DOWN, FORWARD, activated, *out));
-    const void *biases = biases_of(model, call, JOINED_DOWN_BIAS, 0, model->config.hidden);
+    const struct sw_expert_run own = experts_in(model, call->unit);
+    const void *biases = biases_of(model, call, JOINED_DOWN_BIAS, own.first, model->config.hidden);
     return biases == NULL ? SW_OK
-                          : sw_expert_bias_forward(call->stream, .type = model->shape.type,
-                                                   .experts = model->config.experts, .rows = sw_experts_pairs(model),
+                          : sw_expert_bias_forward(call->stream, .type = model->shape.type, .experts = own.count,
+                                                   .rows = sw_experts_pairs(model),
+                                                   .likely_rows = sw_experts_likely_rows(model, own.count),
                                                    .cols = model->config.hidden, .bias_stride = model->config.hidden,
-                                                   .offset = s->expert_offset, .source = s->expert_source,
+                                                   .offset = s->expert_offset + own.first, .source = s->expert_source,
                                                    .weight = s->expert_weight, .bias = biases, .y = *out);
 }
 
 /* Adds the part of the biases, which the weights scale too, to the gradient at the weights. */
 static sw_status add_bias_part(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
                                const void *sorted, float *weight_grad) {
-    const void *biases = biases_of(model, call, JOINED_DOWN_BIAS, 0, model->config.hidden);
+    const struct sw_expert_run own = experts_in(model, call->unit);
+    const void *biases = biases_of(model, call, JOINED_DOWN_BIAS, own.first, model->config.hidden);
     return biases == NULL ? SW_OK
-                          : sw_expert_bias_backward(call->stream, .type = model->shape.type,
-                                                    .experts = model->config.experts, .rows = sw_experts_pairs(model),
+                          : sw_expert_bias_backward(call->stream, .type = model->shape.type, .experts = own.count,
+                                                    .rows = sw_experts_pairs(model),
+                                                    .likely_rows = sw_experts_likely_rows(model, own.count),
                                                     .cols = model->config.hidden, .bias_stride = model->config.hidden,
-                                                    .offset = s->expert_offset, .source = s->expert_source,
+                                                    .offset = s->expert_offset + own.first, .source = s->expert_source,
                                                     .bias = biases, .dy = sorted, .d_weight = weight_grad);
 }
 

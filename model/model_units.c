@@ -184,13 +184,18 @@ static int64_t vector_elems(const struct sw_model_config *c, enum sw_block_tenso
     }
 }
 
+/* Tells whether a tensor has something of every expert of a layer. */
+static bool is_of_all_experts(enum sw_block_tensor tensor) {
+    return block_tensors[tensor].form == EXPERT_MATRICES_OF_ALL || block_tensors[tensor].form == EXPERT_BIASES;
+}
+
 /* Fills the dimensions of a piece of a tensor and returns their number. */
 enum { MOST_DIMS = 3 };
 static int shape_of(const struct sw_model_config *c, enum sw_block_tensor tensor, int pieces, int piece, bool as_stored,
                     int64_t dim[MOST_DIMS]) {
     const enum form form = block_tensors[tensor].form;
     const int64_t in = inputs_of(c, tensor, piece), out = outputs_of(c, tensor, pieces, piece);
-    if (form == EXPERT_MATRICES_OF_ALL || form == EXPERT_BIASES) {
+    if (is_of_all_experts(tensor)) {
         dim[0] = c->experts;
         dim[1] = form == EXPERT_BIASES || as_stored ? out : in;
         dim[2] = as_stored ? in : out;
@@ -248,6 +253,13 @@ struct sw_own_rows sw_own_rows_of(const struct sw_model *model, enum sw_block_te
     return (struct sw_own_rows){.first = kv_head * w->kv, .collected = w->q + (piece - 1) * w->kv, .rows = w->kv};
 }
 
+/* Leaves of a tensor of all experts those of a run. */
+static void take_experts(struct sw_part *part, int64_t all, struct sw_expert_run experts) {
+    const int64_t rows = part->rows / all;
+    part->first_row = experts.first * rows;
+    part->rows = experts.count * rows;
+}
+
 /* Returns whether joined experts are the base as MXFP4 stores them, [experts, out, in]. All else has no such form. */
 static bool is_as_stored(const struct sw_model_config *c, const struct sw_units *units) {
     return c->joined_experts && units->base == SW_BASE_MXFP4;
@@ -268,6 +280,8 @@ static sw_status add_block_tensor(const struct sw_units *units, struct sw_unit *
         const int dims = shape_of(c, tensor, pieces, piece, as_stored, dim);
         const bool replicated = is_replicated(c, cut, tensor, piece);
         struct sw_part part = part_of(c, tensor, pieces, piece, dims, dim, replicated ? 1 : sw_cut_parts(cut), index);
+        if (is_of_all_experts(tensor))
+            take_experts(&part, c->experts, experts);
         const bool apart = replicated && cut->ranks > 1; /* the rank has this piece whole, and has parts of others */
         part.joined = !apart && (tensor == EXPERTS ? piece % EXPERT_MATRICES == EXPERT_UP : piece > 0);
         part.replicated = replicated;
@@ -505,11 +519,6 @@ sw_status sw_model_group_experts(struct sw_model_config *config, int64_t experts
     if (config->experts == 0)
         return sw_fail(SW_ERR_UNSUPPORTED,
                        "--expert-group %lld does not work with %s, whose blocks have no experts; "
-                       "leave it out",
-                       (long long)experts, config->family);
-    if (config->joined_experts)
-        return sw_fail(SW_ERR_UNSUPPORTED,
-                       "--expert-group %lld is not supported for %s, which has all experts of a layer in one tensor; "
                        "leave it out",
                        (long long)experts, config->family);
     if (config->experts % experts != 0)

@@ -90,24 +90,37 @@ SW_INLINE void scale_tile(const sw_dtype type, int64_t at, int64_t end, sw_vec s
         sw_store_up_to(type, to, i, end - i, scale * sw_load_up_to(SW_F32, from, i, end - i, 0.0f));
 }
 
+/* The elements of a cast: all, or those of a run of rows. */
+struct range {
+    int64_t first, count;
+};
+
+static struct range cast_elems(const struct sw_cast_from_f32 *op) {
+    const int64_t cols = sw_max_i64(op->cols, 1), first = sw_first_row(&op->run) * cols;
+    return (struct range){.first = first, .count = sw_end_row(&op->run, op->elems / cols) * cols - first};
+}
+
 static void scale_tiles(const void *args, int64_t first, int64_t end, int thread) {
     (void)thread;
     const struct sw_cast_from_f32 *op = args;
-    SW_FOR_TYPE(scale_tile, op->type, first * SW_TILE_ELEMS, sw_min_i64(end * SW_TILE_ELEMS, op->elems),
-                sw_vec_splat(op->scale), op->from, op->to);
+    const struct range all = cast_elems(op);
+    SW_FOR_TYPE(scale_tile, op->type, all.first + first * SW_TILE_ELEMS,
+                all.first + sw_min_i64(end * SW_TILE_ELEMS, all.count), sw_vec_splat(op->scale), op->from, op->to);
 }
 
 /* A product would quiet a NaN. */
 static void narrow_tiles(const void *args, int64_t first, int64_t end, int thread) {
     (void)thread;
     const struct sw_cast_from_f32 *op = args;
-    const int64_t at = first * SW_TILE_ELEMS;
-    sw_narrow(op->type, op->to, at, sw_min_i64(end * SW_TILE_ELEMS, op->elems) - at, op->from + at);
+    const struct range all = cast_elems(op);
+    const int64_t at = first * SW_TILE_ELEMS, count = sw_min_i64(end * SW_TILE_ELEMS, all.count) - at;
+    sw_narrow(op->type, op->to, all.first + at, count, op->from + all.first + at);
 }
 
 static sw_status cast_from_f32(struct sw_stream *stream, const void *args) {
     const struct sw_cast_from_f32 *op = args;
-    sw_cpu_share(stream, op->elems >= SW_PARALLEL_MIN_ELEMS, sw_div_up(op->elems, SW_TILE_ELEMS),
+    const int64_t elems = cast_elems(op).count;
+    sw_cpu_share(stream, elems >= SW_PARALLEL_MIN_ELEMS, sw_div_up(elems, SW_TILE_ELEMS),
                  sw_cast_scale(op) == 1.0f ? narrow_tiles : scale_tiles, op);
     return SW_OK;
 }

@@ -89,14 +89,15 @@ template <typename To> struct narrowing {
     const float *from;
     To *to;
     float scale;
-    __device__ __forceinline__ void load(int64_t, int64_t at, int64_t count, bool aligned, held &h) const {
-        sw_load_elems(from + at, count, aligned, h.values);
+    int64_t cols;
+    __device__ __forceinline__ void load(int64_t row, int64_t col, int64_t count, bool aligned, held &h) const {
+        sw_load_elems(from + row * cols + col, count, aligned, h.values);
     }
-    __device__ __forceinline__ void store(int64_t, int64_t at, int64_t count, bool aligned, held &h) const {
+    __device__ __forceinline__ void store(int64_t row, int64_t col, int64_t count, bool aligned, held &h) const {
         /* A product would give a NaN another payload. */
         for (int i = 0; scale != 1.0f && i < SW_ELEMS; i++)
             h.values[i] *= scale;
-        sw_store_elems(to + at, count, aligned, h.values);
+        sw_store_elems(to + row * cols + col, count, aligned, h.values);
     }
 };
 } // namespace
@@ -129,8 +130,11 @@ void sw_cuda_dropout(cudaStream_t stream, const void *args) {
 }
 
 template <typename To> static void cast_from_f32(cudaStream_t stream, const sw_cast_from_f32 *op) {
-    const narrowing<To> map = {op->from, (To *)op->to, sw_cast_scale(op)};
-    sw_for_rows(stream, 1, op->elems, map, sw_is_aligned(op->from) && sw_is_aligned(op->to));
+    const bool all = op->run.first == NULL;
+    const int64_t cols = all ? op->elems : op->cols;
+    const narrowing<To> map = {op->from, (To *)op->to, sw_cast_scale(op), cols};
+    sw_for_run(stream, op->run, op->elems / cols, cols, map,
+               sw_is_aligned(op->from) && sw_is_aligned(op->to) && (all || cols % SW_ELEMS == 0));
 }
 
 void sw_cuda_cast_from_f32(cudaStream_t stream, const void *args) {

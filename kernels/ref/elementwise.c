@@ -130,8 +130,9 @@ static sw_status add(struct sw_stream *stream, const void *args) {
 
 static sw_status cast_from_f32(struct sw_stream *stream, const void *args) {
     const struct sw_cast_from_f32 *op = args;
+    const bool all = op->run.first == NULL;
     (void)stream;
-    for (int64_t i = 0; i < op->elems; i++)
+    for (int64_t i = all ? 0 : *op->run.first * op->cols; i < (all ? op->elems : *op->run.end * op->cols); i++)
         sw_dtype_store(op->type, op->to, i, sw_cast_scale(op) == 1.0f ? op->from[i] : op->scale * op->from[i]);
     return SW_OK;
 }

@@ -444,8 +444,8 @@ static sw_status agree_on_nothing(void *context, struct sw_job *job) {
  * chooses. A quantized base would be rounded by other grains, and one of a checkpoint has no records for them. */
 static bool may_divide(const struct sw_inference_spec *spec) {
     const struct sw_model_config *config = sw_source_config(spec->source);
-    return config->experts > 0 && !config->joined_experts && config->expert_group != 1 && spec->context > 0 &&
-           spec->tensor_ranks <= 1 && sw_source_tuning(spec->source)->base == SW_BASE_TYPED;
+    return config->experts > 0 && config->expert_group != 1 && spec->context > 0 && spec->tensor_ranks <= 1 &&
+           sw_source_tuning(spec->source)->base == SW_BASE_TYPED;
 }
 
 /* Tells whether every pass fetches weights. */

@@ -203,6 +203,23 @@ def experts_are_a_base_that_is_rounded():
     return problems
 
 
+def experts_that_are_units_train_alike():
+    """All trained, frozen in place, and beside adapters with the codes of the file: the losses and exports of whole blocks."""
+    problems = []
+    for name, flags in (("all", ("--place", "optimizer=host")), ("frozen", ("--freeze", "*.experts.*", "--place", "weights=nvme")),
+                        ("lora", (*LORA, "--base-format", "mxfp4", "--place", "weights=nvme"))):
+        numbers, exports = [], []
+        for group in ((), ("--expert-group", 1)):
+            run = f"units-{name}-{len(group)}"
+            program.must(*train(PUBLISHED, run, *flags, *group, "--clip", 1000, precision="fp32"))
+            program.must("export", path(run), path(run + "-out"))
+            numbers.append([line["loss"] for line in program.steps_of(path(run))])
+            exports.append(program.tree(path(run + "-out")))
+        if numbers[0] != numbers[1] or exports[0] != exports[1]:
+            problems.append(f"{name}: losses {numbers}, exports {exports[0] == exports[1]}")
+    return problems
+
+
 def verify_finds_a_changed_code():
     """Frozen experts are read from the model's folder: verify names the tensor, and the place of its first code in the grain."""
     folder, name = path("changing"), "model.layers.1.mlp.experts.gate_up_proj"
@@ -247,7 +264,7 @@ def what_is_wrong_is_refused():
          "--base-format mxfp4", "--lora"),
         ("experts that are trained and a base", train(PUBLISHED, "none", *LORA, "--base-format", "mxfp4", "--modules-to-save", "experts"),
          "--modules-to-save", "gate_up_proj", "--base-format mxfp4")])
-    for flags in (("--tensor", 2, "--ranks", 2), ("--experts", 2, "--ranks", 2), ("--expert-group", 2), ("--tiles", 2),
+    for flags in (("--tensor", 2, "--ranks", 2), ("--experts", 2, "--ranks", 2), ("--tiles", 2),
                   ("--lora", 4), ("--lora", 4, "--lora-targets", "q_proj,experts"), ("--lora", 4, "--lora-targets", "gate_up_proj"), ("--precision", "fp8", "--optimizer-state", "bf16")):
         problems += program.refused(flags[0], ["plan", "--model", "gpt-oss-20b", *flags], flags[0],
                                     "--lora-targets" if flags[0] == "--lora" else "gpt_oss")
@@ -255,4 +272,5 @@ def what_is_wrong_is_refused():
 
 
 script_test.run(experts_are_read_as_transformers_has_them, commands_compute_with_the_values, a_base_stays_in_mxfp4,
-                experts_are_a_base_that_is_rounded, verify_finds_a_changed_code, what_is_wrong_is_refused)
+                experts_are_a_base_that_is_rounded, experts_that_are_units_train_alike,
+                verify_finds_a_changed_code, what_is_wrong_is_refused)

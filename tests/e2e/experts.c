@@ -127,6 +127,17 @@ static struct sw_model_config shared_config(int64_t group) {
     return config;
 }
 
+/* The mixture with sinks, biases and experts that are joined. */
+static struct sw_model_config joined_config(int64_t group) {
+    struct sw_model_config config = grouped_config(group);
+    strcpy(config.family, "gpt_oss");
+    config.qk_norm = false;
+    config.qkv_bias = config.projection_bias = config.joined_experts = true;
+    config.window = 7;
+    config.full_layers[0] = 2;
+    return config;
+}
+
 /* Trains one step, which leaves its gradients, and compares every gradient with that of a whole block. */
 static void compare_gradients(sw_dtype type, const struct sw_tuning *tuning, int64_t group,
                               struct sw_model_config (*config_of)(int64_t group)) {
@@ -159,13 +170,15 @@ static void compare_gradients(sw_dtype type, const struct sw_tuning *tuning, int
             const struct sw_tensor *tensor = &unit->tensor[t],
                                    *same = sw_unit_find(&units[0]->unit[whole], tensor->name);
             assert_non_null(same);
-            for (int64_t e = 0; !tensor->frozen && e < tensor->elems; e++)
-                if (*tensor_in(trace[1].grads, units[1], u, SW_GRAIN_ELEMS, tensor, e) !=
-                    *tensor_in(trace[0].grads, units[0], whole, SW_GRAIN_ELEMS, same, e))
+            for (int64_t e = 0; !tensor->frozen && e < tensor->elems; e++) {
+                int64_t run;
+                const int64_t at = sw_tensor_to_whole(tensor, e, &run);
+                const double found = *tensor_in(trace[1].grads, units[1], u, SW_GRAIN_ELEMS, tensor, e);
+                const double wanted = *tensor_in(trace[0].grads, units[0], whole, SW_GRAIN_ELEMS, same, at);
+                if (found != wanted)
                     fail_msg("units of %lld experts: another gradient of element %lld of %s, %g and not %g",
-                             (long long)group, (long long)e, tensor->name,
-                             (double)*tensor_in(trace[1].grads, units[1], u, SW_GRAIN_ELEMS, tensor, e),
-                             (double)*tensor_in(trace[0].grads, units[0], whole, SW_GRAIN_ELEMS, same, e));
+                             (long long)group, (long long)at, tensor->name, found, wanted);
+            }
         }
     }
     for (int i = 0; i < 2; i++) {
@@ -182,6 +195,7 @@ static void experts_that_are_units_have_the_same_gradients(void **state) {
         compare_gradients(SW_F32, &all, groups[i], grouped_config);
         compare_gradients(SW_BF16, i % 2 == 0 ? &all : &lora, groups[i], grouped_config);
         compare_gradients(SW_BF16, i % 2 == 0 ? &lora : &all, groups[i], shared_config);
+        compare_gradients(i % 2 == 0 ? SW_BF16 : SW_F32, &all, groups[i], joined_config);
     }
 }
 
@@ -203,38 +217,31 @@ static void experts_that_are_units_have_the_same_bits_everywhere(void **state) {
     }
 }
 
-/* The mixture with sinks, biases and experts that are joined. */
-static struct sw_model_config joined_config(void) {
-    struct sw_model_config config = same_expert_config;
-    strcpy(config.family, "gpt_oss");
-    config.qk_norm = false;
-    config.qkv_bias = config.projection_bias = config.joined_experts = true;
-    config.window = 7;
-    config.full_layers[0] = 2;
-    return config;
-}
-
 /* All trained, in fp32 and in bf16 with narrow state; the gates and the second block frozen; adapters beside a base in
- * 4 bits, of which some experts at a time are unpacked. */
+ * 4 bits, of which some experts at a time are unpacked. In whole blocks, and beside units of experts. */
 static void joined_experts_have_the_same_bits_everywhere(void **state) {
-    static const struct sw_tuning tunings[] = {
-        {0},
-        {0},
-        {.freeze = "*.gate_up_proj*,blocks:1"},
-        {.lora = {.rank = 4, .targets = "attention"}, .base = SW_BASE_NF4},
+    static const struct {
+        int64_t group;
+        struct sw_tuning tuning;
+    } variants[] = {
+        {0, {0}},
+        {2, {0}},
+        {3, {.freeze = "*.gate_up_proj*,blocks:1"}},
+        {0, {.lora = {.rank = 4, .targets = "attention"}, .base = SW_BASE_NF4}},
+        {2, {.lora = {.rank = 4, .targets = "attention"}, .base = SW_BASE_INT8}},
     };
-    const struct sw_model_config config = joined_config();
     struct draws draws = {.stream = JOINED_PLACES};
-    for (size_t t = 0; t < sizeof tunings / sizeof tunings[0]; t++) {
-        struct harness_spec base = t == 1 ? same_narrow_spec(SW_BF16, SW_OPTIMIZER_8BIT, SW_ROUND_NEAREST)
-                                          : same_spec(t == 2 ? SW_BF16 : SW_F32);
+    for (size_t v = 0; v < sizeof variants / sizeof variants[0]; v++) {
+        const struct sw_model_config config = joined_config(variants[v].group);
+        struct harness_spec base = v == 1 ? same_narrow_spec(SW_BF16, SW_OPTIMIZER_8BIT, SW_ROUND_NEAREST)
+                                          : same_spec(v == 2 ? SW_BF16 : SW_F32);
         struct same_trace reference;
         same_use_experts(&base);
         base.config = &config;
-        base.shape.tuning = tunings[t];
+        base.shape.tuning = variants[v].tuning;
         must(same_train(&base, false, &reference));
         assert_true(isfinite(reference.loss[0]) && reference.grad_norm[0] > 0);
-        train_at_places(&base, &reference, RANDOM_RUNS / 2, *state, &draws);
+        train_at_places(&base, &reference, RANDOM_RUNS / 3, *state, &draws);
         same_free(&reference);
     }
 }
@@ -272,7 +279,7 @@ static void resume_with(const struct sw_model_config *config, const char *direct
 }
 
 static void a_resumed_training_gives_the_same_bits(void **state) {
-    const struct sw_model_config grouped = grouped_config(2), joined = joined_config();
+    const struct sw_model_config grouped = grouped_config(2), joined = joined_config(3);
     resume_with(&same_expert_config, *state);
     resume_with(&joined, *state);
     resume_with(&grouped, *state);

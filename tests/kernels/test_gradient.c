@@ -66,9 +66,40 @@ static void casts(struct pair *pair) {
     }
 }
 
+/* The rows of a run are cast, and all others are neither read nor written. */
+static void cast_of_a_run(struct pair *pair) {
+    static const int64_t shapes[][2] = {{9, 7}, {40, 16}, {300, 129}};
+    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
+        const int64_t rows = shapes[s][0], cols = shapes[s][1], elems = rows * cols;
+        for (int round = 0; round < 4; round++) {
+            const int64_t first = round == 0 ? 0 : rows / 3, end = round == 1 ? first : rows - rows / (2 + round);
+            struct buffer from = buffer_random(SW_F32, elems, 5, 1.0f), to = buffer_make(elems * 2);
+            struct buffer ends = buffer_make(2 * (int64_t)sizeof(int32_t)), want = buffer_make(elems * 2);
+            ((int32_t *)ends.data)[0] = (int32_t)first;
+            ((int32_t *)ends.data)[1] = (int32_t)end;
+            for (int64_t i = 0; i < elems; i++)
+                if (i < first * cols || i >= end * cols)
+                    ((float *)from.data)[i] = NAN;
+            memset(to.data, 0xa5, (size_t)to.bytes);
+            memset(want.data, 0xa5, (size_t)want.bytes);
+            const float scale = round == 2 ? 1.0f : 0.7f;
+            for (int64_t i = first * cols; i < end * cols; i++)
+                sw_dtype_store(SW_BF16, want.data, i, scale * ((float *)from.data)[i]);
+            const int32_t *of = ends.data;
+            assert_ok(sw_cast_from_f32(pair->stream, .type = SW_BF16, .elems = elems, .from = from.data, .to = to.data,
+                                       .run = {of, of + 1, end - first}, .cols = cols, .scale = scale));
+            assert_same_bits("a cast of a run", pair, to.bytes, to.data, want.data);
+            struct buffer *const all[] = {&from, &to, &ends, &want};
+            for (size_t b = 0; b < sizeof all / sizeof all[0]; b++)
+                buffer_free(all[b]);
+        }
+    }
+}
+
 static void rounding(void **state) {
     (void)state;
     for_each_device(casts);
+    for_each_device(cast_of_a_run);
 }
 
 /* The nearest fp16, ties to even, as a multiple of the spacing where the value lies. */

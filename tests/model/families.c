@@ -566,8 +566,31 @@ static void joined_experts_are_not_shared_out(void **state) {
                            "ranks");
     support_expect_failure(sw_model_group_units(&config, &group, 1, SW_OPTIMIZER_FP32, NULL, &units),
                            SW_ERR_UNSUPPORTED, "--experts 2 is not supported for gpt_oss", "ranks with experts");
-    support_expect_failure(sw_model_group_experts(&config, 4), SW_ERR_UNSUPPORTED,
-                           "--expert-group 4 is not supported for gpt_oss", "experts as units");
+}
+
+/* A unit of experts has rows of the tensors that have all experts of a layer, and their biases. */
+static void units_have_their_part_of_joined_experts(void **state) {
+    (void)state;
+    struct sw_model_config config = parse(MODEL("gpt_oss", ", \"num_local_experts\": 8"));
+    struct sw_units *units;
+    support_expect_ok(sw_model_group_experts(&config, 4), "experts as units");
+    support_expect_ok(sw_model_units(&config, 1, SW_OPTIMIZER_FP32, NULL, &units), "units");
+    assert_int_equal(units->count, 2 + 3 * config.layers);
+    for (int64_t u = 1; u + 1 < units->count; u++) {
+        const struct sw_unit *unit = &units->unit[u];
+        const int64_t within = (u - 1) % 3;
+        const struct sw_tensor *last = &unit->tensor[unit->tensor_count - 1];
+        if (within == 0)
+            assert_true(strstr(last->name, ".mlp.router.bias") != NULL);
+        for (int64_t t = 0; within > 0 && t < unit->tensor_count; t++) {
+            const struct sw_tensor *tensor = &unit->tensor[t];
+            assert_int_equal(unit->tensor_count, 4);
+            assert_true(strstr(tensor->name, ".mlp.experts.") != NULL && tensor->dim[0] == 8);
+            assert_int_equal(2 * tensor->elems, sw_tensor_whole_elems(tensor));
+            assert_int_equal(tensor->part.first_row, (within - 1) * tensor->part.rows);
+        }
+    }
+    sw_units_destroy(units);
 }
 
 static void blocks_with_a_shared_expert_are_not_cut(void **state) {
@@ -663,6 +686,7 @@ int main(void) {
         cmocka_unit_test(norms_of_results_refuse_parts),
         cmocka_unit_test(blocks_with_experts_are_not_cut_into_tiles),
         cmocka_unit_test(joined_experts_are_not_shared_out),
+        cmocka_unit_test(units_have_their_part_of_joined_experts),
         cmocka_unit_test(blocks_with_a_shared_expert_are_not_cut),
         cmocka_unit_test(experts_lie_at_one_stride),
         cmocka_unit_test(frequencies_are_scaled),
