@@ -10,7 +10,7 @@ from program import script_test
 
 SCRATCH = program.scratch_folder()
 MACHINES = os.path.join(os.path.dirname(__file__), "..", "..", "bench", "machines")
-LEAST, FAMILIES = 20000, ["gpt2", "llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe"]
+LEAST, FAST, FASTER, FAMILIES = 20000, 60000, 120000, ["gpt2", "llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe"]
 # Each size that is tried is one plan, not a search. The largest GPT-2 alone is found with everything open.
 CLOSED = ("--order", "batch", "--recompute", "none")
 
@@ -72,15 +72,23 @@ def memory_limits_too():
 
 
 def each_family_has_one():
-    found = largest("--largest", LEAST, *CLOSED)
-    problems = [] if [row["family"] for row in found] == FAMILIES else [f"families {found}"]
-    said = program.must("plan", "--machine", "rtx3090", "--largest", LEAST, *CLOSED).out
+    """As fast as small models are, whose plans are soon made; the table is of models that are faster still, which not each family
+    has."""
+    found = largest("--largest", FAST, *CLOSED)
+    problems = [] if [row["family"] for row in found if row["parameters"]] == FAMILIES else [f"families {found}"]
+    found = largest("--largest", FASTER, *CLOSED)
+    said = program.must("plan", "--machine", "rtx3090", "--largest", FASTER, *CLOSED).out
     rows = [line.split() for line in said.splitlines()[-len(FAMILIES):]]
     for row, line in zip(found, rows):
-        shown = [row["family"], str(row["hidden"]), str(row["layers"]), f"{row['tokens_per_second']:.0f}",
-                 f"{row['disk_bytes'] / 2 ** 30:.2f}"]
-        if [line[0], *line[3:7]] != shown:
-            problems.append(f"{line} instead of {shown}")
+        if row["parameters"] is None:
+            right = line == [row["family"], "none:", "speed"]
+        else:
+            right = [line[0], *line[3:7]] == [row["family"], str(row["hidden"]), str(row["layers"]), f"{row['tokens_per_second']:.0f}",
+                                              f"{row['disk_bytes'] / 2 ** 30:.2f}"]
+        if not right:
+            problems.append(f"{line} instead of {row}")
+    if len({row["parameters"] is None for row in found}) != 2:
+        problems.append(f"not some families but not others reach {FASTER}: {found}")
     problems += [f"a line is too wide: {line}" for line in said.splitlines() if len(line) > 80]
     none = largest("--largest", 10 ** 12, *CLOSED)
     return problems + [f"none reaches {row}" for row in none if row["parameters"] is not None or row["limit"] != "speed"]
@@ -112,13 +120,13 @@ def units_of_experts_are_chosen():
         problems.append(f"without experts: {dense['expert_group']}, {dense['expert_group_choice']}")
     problems += program.refused("experts of every family", ["plan", "--machine", "rtx3090", "--largest", "auto", "--expert-group", 16],
                                 "--expert-group 16", "--model", status=2)
-    active = [json.loads(program.must("plan", "--machine", "h100", "--model", "qwen3-30b-a3b", "--lora", 16, "--lora-targets", targets,
-                                      "--json").out)["active_parameters"] for targets in ("all", "attention")]
-    # Three adapters of rank 16 between 2048 and 768, beside 8 experts of 48 layers.
-    if active[0] - active[1] != 3 * 16 * (2048 + 768) * 8 * 48:
+    active = [json.loads(program.must("plan", "--machine", "rtx3090", "--model", mixture("mixture.json"), "--lora", 16, "--lora-targets",
+                                      targets, "--json").out)["active_parameters"] for targets in ("all", "attention")]
+    # Three adapters of rank 16 between 1024 and 2048, beside the 2 of 8 experts that a token has in 6 layers.
+    if active[0] - active[1] != 3 * 16 * (1024 + 2048) * 2 * 6:
         problems.append(f"adapters of experts make {active[0] - active[1]} parameters of a token's")
     fitting, = largest("--model", mixture("mixture.json"), "--largest", 1, "--device-memory", "400MiB", "--micro-batch", 1, "--order",
-                       "batch", "--recompute", "all", "--seq", 512, "--expert-group", "auto")
+                       "batch", "--recompute", "all", "--seq", 512, "--batch-tokens", 512, "--expert-group", "auto")
     # Whole blocks of this width do not fit: those of the model above do not either.
     if fitting["hidden"] < 1024 or fitting["expert_group"] == 0 or fitting["experts"] != 8:
         problems.append(f"units of experts allow no wide model: {fitting}")
