@@ -9,7 +9,7 @@ import program
 from program import script_test
 
 BUILD = os.path.dirname(program.PROGRAM)
-WANTED = ("bin/spillway", "share/man/man1/spillway.1", "share/man/man1/spillway-bench-io.1",
+WANTED = ("bin/spillway", "share/man/man1/spillway.1", "share/man/man1/spillway-bench-io.1", "share/man/man3/libspillway.3",
           "share/bash-completion/completions/spillway", "share/zsh/site-functions/_spillway",
           "share/fish/vendor_completions.d/spillway.fish", "share/spillway/tools/log_to_tensorboard.py",
           "share/spillway/tools/log_to_wandb.py", "share/spillway/tools/log_scalars.py",
@@ -56,7 +56,7 @@ def troff_takes_the_pages():
         return []
     problems = []
     for name in sorted(os.listdir(PAGES)):
-        if name.endswith(".1"):
+        if name.endswith((".1", ".3")):
             done = subprocess.run(["groff", "-man", "-ww", "-z", os.path.join(PAGES, name)], capture_output=True, text=True,
                                   check=False)
             if done.returncode != 0 or done.stderr:

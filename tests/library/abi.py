@@ -48,6 +48,17 @@ def the_header_compiles_alone():
     return problems
 
 
+def the_man_page_has_the_functions():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "libspillway.3")
+        done = run(sys.executable, "-B", os.path.join(ROOT, "tools", "library_manual.py"), HEADER, path)
+        if done.returncode != 0:
+            return [done.stderr]
+        page = read(path)
+    wanted = [f".SS {name}" for name in declared()] + [".SH DURABILITY", "SPILLWAY_ERROR_BUDGET = \\-6"]
+    return [f"libspillway.3 lacks {text}" for text in wanted if text not in page]
+
+
 def the_guides_program_runs():
     page = read(os.path.join(ROOT, "docs", "guide", "library.md"))
     with tempfile.TemporaryDirectory() as folder:
@@ -62,4 +73,4 @@ def the_guides_program_runs():
         return [f"exit status {done.returncode}: {done.stderr}" for done in again if done.returncode != 0 or done.stderr]
 
 
-script_test.run(the_library_shows_its_functions_alone, the_header_compiles_alone, the_guides_program_runs)
+script_test.run(the_library_shows_its_functions_alone, the_header_compiles_alone, the_man_page_has_the_functions, the_guides_program_runs)

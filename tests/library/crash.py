@@ -11,12 +11,12 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "structure"))
 import script_test  # noqa: E402
 
-PROGRAM = sys.argv[1]
+PROGRAM, LAYERS = sys.argv[1:]
 STEPS, KILLS, SEED = 60, 24, 7
 
 
-def start(folder, memory_mib):
-    return subprocess.Popen([PROGRAM, os.path.join(folder, "store"), str(STEPS), str(memory_mib), os.path.join(folder, "weights")],
+def start(program, folder, memory_mib):
+    return subprocess.Popen([program, os.path.join(folder, "store"), str(STEPS), str(memory_mib), os.path.join(folder, "weights")],
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -30,11 +30,11 @@ def step_of(line):
     return int(line.split("step ")[1].split()[0])
 
 
-def kill_at_random(folder, memory_mib, seconds, source):
+def kill_at_random(program, folder, memory_mib, seconds, source):
     """Starts the program again and again, kills it, and lets the last one end. Returns what was wrong."""
     problems, committed, killed, training = [], 0, 0, 0
     while True:
-        process = start(folder, memory_mib)
+        process = start(program, folder, memory_mib)
         if killed < KILLS:
             time.sleep(source.random() * seconds)
             process.kill()
@@ -51,28 +51,32 @@ def kill_at_random(folder, memory_mib, seconds, source):
             return problems + [f"exit status {process.returncode}: {lines[-1:]}"]
 
 
-def resumes_at_the_last_committed_step(memory_mib, each_step_commits):
+def resumes_at_the_last_committed_step(program, memory_mib, each_step_commits):
     source = random.Random(SEED + memory_mib)
     with tempfile.TemporaryDirectory() as alone, tempfile.TemporaryDirectory() as killed:
         began = time.monotonic()
-        output = start(alone, memory_mib).communicate()[0]
+        output = start(program, alone, memory_mib).communicate()[0]
         if f"step {STEPS} " not in output:
             return [f"the program did not end: {output[-200:]}"]
         steps = [line for line in output.splitlines() if line.startswith("step ")]
         if all(line.endswith(" committed") for line in steps) != each_step_commits:
             return ["the state does not live where this test wants it"]
-        problems = kill_at_random(killed, memory_mib, (time.monotonic() - began) / 3, source)
+        problems = kill_at_random(program, killed, memory_mib, (time.monotonic() - began) / 3, source)
         if not problems and weights_of(alone) != weights_of(killed):
             problems.append("the weights differ from those of a program that was left alone")
         return problems
 
 
 def in_host_memory():
-    return resumes_at_the_last_committed_step(64, False)
+    return resumes_at_the_last_committed_step(PROGRAM, 64, False)
 
 
 def on_the_drive():
-    return resumes_at_the_last_committed_step(8, True)
+    return resumes_at_the_last_committed_step(PROGRAM, 8, True)
 
 
-script_test.run(in_host_memory, on_the_drive)
+def while_steps_overlap():
+    return resumes_at_the_last_committed_step(LAYERS, 8, True)
+
+
+script_test.run(in_host_memory, on_the_drive, while_steps_overlap)
