@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
+import threading
 import weakref
 from typing import NamedTuple
 
@@ -66,6 +68,13 @@ def parse_size(size: int | str) -> int:
     return int(float(found[1]) * _UNITS[found[2]])
 
 
+def _close(handle: ctypes.c_void_p, lock: threading.RLock, owner: int) -> None:
+    """Closes a handle once no other thread is in a call with it: an interpreter may end while a thread is within a step."""
+    if os.getpid() == owner:
+        with lock:
+            _library.load().spillway_close(handle)
+
+
 def _named(table: dict[str, int], key: str, what: str) -> int:
     if key not in table:
         raise ValueError(f"{key!r} is not {what}: take one of {', '.join(table)}")
@@ -79,8 +88,8 @@ def _step_result(result: _library.Result) -> StepResult:
 class Store:
     """A store of optimizer state. Register tensors by `add`, then `open` it; close it, or use it in a `with` statement.
 
-    One thread at a time uses a store. Calls release the interpreter's lock while they work. A child process cannot use a
-    store that its parent opened.
+    Threads take turns at a store. Calls release the interpreter's lock while they work. A child process cannot use a store
+    that its parent opened.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, host_memory: int | str, state: str = "fp32", threads: int = 0,
@@ -107,8 +116,9 @@ class Store:
         self.folder = os.fspath(folder)
         self.counts: list[int] = []
         self._handle = handle
+        self._lock, self._owner = threading.RLock(), os.getpid()
         # At the latest at the end of the interpreter.
-        self._finalizer = weakref.finalize(self, self._library.spillway_close, handle)
+        self._finalizer = weakref.finalize(self, _close, handle, self._lock, self._owner)
 
     def __enter__(self) -> Store:
         return self
@@ -127,6 +137,15 @@ class Store:
         kind = StoreArgumentError if status == _library.ERROR_ARGUMENT else StoreError
         raise kind(message, name)
 
+    def _turn(self) -> contextlib.AbstractContextManager[object]:
+        """Returns the lock of calls. In a forked child, which the library refuses, another thread of the parent may hold it for
+        ever."""
+        return self._lock if os.getpid() == self._owner else contextlib.nullcontext()
+
+    def _call(self, name: str, *arguments: object) -> None:
+        with self._turn():
+            self._check(getattr(self._library, name)(self._open_handle(), *arguments))
+
     def _open_handle(self) -> ctypes.c_void_p:
         if self._handle is None:
             raise ValueError(f"the store in {self.folder} is closed")
@@ -139,38 +158,39 @@ class Store:
         tensor = _library.Tensor(ctypes.sizeof(_library.Tensor), name.encode(), _named(TYPES, dtype, "an element type"),
                                  count, address, lr_scale, decay)
         index = ctypes.c_int64()
-        self._check(self._library.spillway_add(self._open_handle(), tensor, index))
+        self._call("spillway_add", tensor, index)
         self.counts.append(count)
         return index.value
 
     def open(self) -> None:
         """Makes the store, with the tensors' values as step 0, or resumes the one that is there at its last commit and
         writes that step's weights to the tensors."""
-        self._check(self._library.spillway_open(self._open_handle()))
+        self._call("spillway_open")
 
     @property
     def last_step(self) -> int:
         """The number of the last step; 0 for a new store, -1 before `open`."""
-        return self._library.spillway_last_step(self._open_handle())
+        with self._turn():
+            return self._library.spillway_last_step(self._open_handle())
 
     @property
     def note(self) -> str:
         """The note of the commit that was resumed; empty for a new store."""
-        return self._library.spillway_note(self._open_handle()).decode()
+        with self._turn():
+            return self._library.spillway_note(self._open_handle()).decode()
 
     def set_factors(self, index: int, lr_scale: float, decay: bool) -> None:
         """Changes a tensor's factor of the learning rate, and whether weight decay applies, for the steps to come."""
-        self._check(self._library.spillway_set_factors(self._open_handle(), index, lr_scale, decay))
+        self._call("spillway_set_factors", index, lr_scale, decay)
 
     def gradient(self, index: int, address: int, dtype: str = "fp32", *, add: bool = False) -> None:
         """Hands in a gradient, of as many elements as the tensor. Without `add` the next step reads it at the address, and
         the caller keeps it there until then."""
-        self._check(self._library.spillway_gradient(self._open_handle(), index, _named(TYPES, dtype, "an element type"),
-                                                    address, add))
+        self._call("spillway_gradient", index, _named(TYPES, dtype, "an element type"), address, add)
 
     def forget_gradients(self) -> None:
         """Forgets the gradients that were handed in since the last step."""
-        self._check(self._library.spillway_forget_gradients(self._open_handle()))
+        self._call("spillway_forget_gradients")
 
     def step(self, *, lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
              weight_decay: float = 1e-2, clip: float = 0.0, note: str = "", wait: bool = True) -> StepResult:
@@ -179,34 +199,33 @@ class Store:
         are not whole, and its gradient must stay as it is."""
         rates = _library.Rates(ctypes.sizeof(_library.Rates), lr, *betas, eps, weight_decay, clip, note.encode())
         result = _library.Result(ctypes.sizeof(_library.Result))
-        run = self._library.spillway_step if wait else self._library.spillway_step_start
-        self._check(run(self._open_handle(), rates, result))
+        self._call("spillway_step" if wait else "spillway_step_start", rates, result)
         return _step_result(result)
 
     def wait(self) -> StepResult:
         """Waits until the step that runs, if any, is done, and returns the outcome of the last step of this store."""
         result = _library.Result(ctypes.sizeof(_library.Result))
-        self._check(self._library.spillway_wait(self._open_handle(), result))
+        self._call("spillway_wait", result)
         return _step_result(result)
 
     def wait_tensor(self, index: int) -> None:
         """Waits until the weights of a tensor are those of the last step that was started."""
-        self._check(self._library.spillway_wait_tensor(self._open_handle(), index))
+        self._call("spillway_wait_tensor", index)
 
     def save(self) -> None:
         """Commits the last step, unless it is committed."""
-        self._check(self._library.spillway_save(self._open_handle()))
+        self._call("spillway_save")
 
     def read(self, index: int, part: str, address: int, first: int = 0, count: int | None = None) -> None:
         """Copies elements of a tensor's state, "master", "exp_avg" or "exp_avg_sq", as fp32 to an address."""
         count = self.counts[index] - first if count is None else count
-        self._check(self._library.spillway_read(self._open_handle(), index, _named(PARTS, part, "a part of the state"), first,
-                                                count, address))
+        self._call("spillway_read", index, _named(PARTS, part, "a part of the state"), first, count, address)
 
     @property
     def applied_steps(self) -> int:
         """The steps that were not skipped, over all processes that used the store; -1 before `open`."""
-        return self._library.spillway_applied_steps(self._open_handle())
+        with self._turn():
+            return self._library.spillway_applied_steps(self._open_handle())
 
     def write(self, parts: dict[str, list[int | None]], *, step: int, applied_steps: int, note: str = "") -> None:
         """Replaces state, writes the weights to the tensors, and commits the state as a step. parts: for "master",
@@ -220,15 +239,16 @@ class Store:
             arrays[name] = (ctypes.c_void_p * len(addresses))(*addresses)
         state = _library.State(ctypes.sizeof(_library.State), *(arrays.get(name) for name in PARTS), step, applied_steps,
                                note.encode())
-        self._check(self._library.spillway_write(self._open_handle(), state))
+        self._call("spillway_write", state)
 
     def usage(self) -> Usage:
         """Returns the memory and the drive that the open store takes."""
         usage = _library.UsageStruct(ctypes.sizeof(_library.UsageStruct))
-        self._check(self._library.spillway_get_usage(self._open_handle(), usage))
+        self._call("spillway_get_usage", usage)
         return Usage(*(getattr(usage, name) for name in Usage._fields))
 
     def close(self) -> None:
         """Closes the store. Steps since the last commit are lost: call `save` before."""
-        self._handle = None
-        self._finalizer()
+        with self._turn():
+            self._handle = None
+            self._finalizer()

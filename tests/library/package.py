@@ -27,7 +27,8 @@ def address(values):
 
 
 def opened(folder, weights, **options):
-    store = spillway.Store(os.path.join(folder, "store"), host_memory="64MiB", allow_buffered=True, **options)
+    options = {"host_memory": "64MiB", "allow_buffered": True, **options}
+    store = spillway.Store(os.path.join(folder, "store"), **options)
     store.add("w", address(weights), len(weights))
     store.open()
     return store
@@ -86,6 +87,44 @@ def sizes_are_read():
     return problems
 
 
+# A program whose thread is in a step when it ends, unless it ends between two.
+ENDS = """
+import sys, threading, time
+sys.argv = ["", {library!r}]
+sys.path.insert(0, {here!r})
+import package
+weights = package.array.array("f", [0.0] * 400000)
+store = package.opened({folder!r}, weights)
+started = threading.Event()
+def go():
+    while True:
+        package.train_once(store, weights, 0.1)
+        print("committed", store.last_step, flush=True)
+        started.set()
+threading.Thread(target=go, daemon=True).start()
+started.wait()
+time.sleep({wait})
+{end}
+"""
+
+
+def an_interpreter_may_end_in_a_step():
+    problems, committed = [], 0
+    with tempfile.TemporaryDirectory() as folder:
+        for number, ending in enumerate(("sys.exit(0)", "raise KeyboardInterrupt", "store.close(); sys.exit(0)")):
+            program = ENDS.format(here=HERE, library=sys.argv[1], folder=folder, wait=0.03 * number, end=ending)
+            done = subprocess.run([sys.executable, "-B", "-c", program], capture_output=True, text=True, check=False,
+                                  timeout=120 * script_test.TIME_FACTOR)
+            steps = [int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("committed ")]
+            if done.returncode not in ((-2, 1, 130) if "Keyboard" in ending else (0,)) or steps[:1] != [committed + 1]:
+                problems.append(f"{ending}: exit status {done.returncode}, steps {steps[:1]} to {steps[-1:]}: {done.stderr[-300:]}")
+            with opened(folder, array.array("f", [0.0] * 400000)) as store:
+                committed = store.last_step
+            if committed not in (max(steps, default=0), max(steps, default=0) + 1):
+                problems.append(f"{ending}: step {steps[-1:]} was the last, and it resumes at {committed}")
+    return problems
+
+
 def a_missing_library_is_said():
     done = subprocess.run([sys.executable, "-B", "-c", "import spillway; print('imported'); spillway.loaded_version()"],
                           env={**os.environ, "PYTHONPATH": PYTHON, "SPILLWAY_LIBRARY": "/nowhere/libspillway.so"},
@@ -119,5 +158,6 @@ def a_wheel_has_all_that_it_needs():
     return problems
 
 
-script_test.run(a_store_trains_and_resumes, errors_are_exceptions, sizes_are_read, a_missing_library_is_said,
-                importing_takes_neither_torch_nor_numpy, a_wheel_has_all_that_it_needs)
+if __name__ == "__main__":
+    script_test.run(a_store_trains_and_resumes, errors_are_exceptions, sizes_are_read, an_interpreter_may_end_in_a_step,
+                    a_missing_library_is_said, importing_takes_neither_torch_nor_numpy, a_wheel_has_all_that_it_needs)

@@ -1,40 +1,19 @@
 """spillway.AdamW beside torch.optim.AdamW: the same steps within fp32's rounding on awkward modules, schedulers, closures,
-accumulation, resumes, refusals by name, and kill -9 of a training loop. Needs PyTorch."""
+accumulation, resumes and refusals by name. Needs PyTorch."""
 
 import copy
 import os
-import random
 import re
 import subprocess
 import sys
-import tempfile
-import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-PYTHON = os.path.join(os.path.dirname(os.path.dirname(HERE)), "python")
-sys.path[:0] = [os.path.join(os.path.dirname(HERE), "structure"), PYTHON]
-if len(sys.argv) > 1:
-    os.environ["SPILLWAY_LIBRARY"] = os.path.abspath(sys.argv[1])
-import script_test  # noqa: E402
-import spillway  # noqa: E402
+sys.path.insert(0, HERE)
+import torch_support as support  # noqa: E402
+from torch_support import PYTHON, needs, script_test, spillway  # noqa: E402
 
-try:
-    import torch
-except ImportError:
-    torch = None
-
-STEPS, KILLS, LOOP_STEPS, SEED = 300, 6, 40, 5
-
-
-def needs_torch(check):
-    def checked():
-        if torch is None:
-            raise script_test.Skip("no torch")
-        torch.manual_seed(SEED)
-        with tempfile.TemporaryDirectory() as folder:
-            return check(os.path.join(folder, "store"))
-    checked.__name__ = check.__name__
-    return checked
+torch = support.torch
+STEPS = 300
 
 
 def awkward():
@@ -113,17 +92,17 @@ def compare(folder, host_memory, clip):
     return problems
 
 
-@needs_torch
+@needs("torch")
 def follows_pytorch_in_host_memory(folder):
     return compare(folder, "256MiB", None)
 
 
-@needs_torch
+@needs("torch")
 def follows_pytorch_on_the_drive_and_clips(folder):
     return compare(folder, "6MiB", 0.5)
 
 
-@needs_torch
+@needs("torch")
 def parameters_of_16_bits_have_masters(folder):
     """PyTorch's AdamW on fp32 masters is what the update of a 16-bit parameter must follow."""
     parameters = [torch.nn.Parameter(torch.randn(5000).to(dtype)) for dtype in (torch.bfloat16, torch.float16)]
@@ -145,7 +124,7 @@ def parameters_of_16_bits_have_masters(folder):
     return problems
 
 
-@needs_torch
+@needs("torch")
 def closures_accumulation_and_overflow_work(folder):
     model = torch.nn.Linear(8, 3)
     optimizer = spillway.AdamW(model.named_parameters(), store=folder, host_memory="64MiB", allow_buffered=True)
@@ -178,7 +157,7 @@ def closures_accumulation_and_overflow_work(folder):
     return problems
 
 
-@needs_torch
+@needs("torch")
 def the_state_dict_is_small_and_checked(folder):
     model = torch.nn.Linear(100, 100)
     options = {"store": folder, "host_memory": "64MiB", "allow_buffered": True, "save_every": 100}
@@ -207,7 +186,7 @@ def the_state_dict_is_small_and_checked(folder):
     return problems
 
 
-@needs_torch
+@needs("torch")
 def mistakes_are_refused_by_name(folder):
     options = {"store": folder, "host_memory": "64MiB", "allow_buffered": True}
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
@@ -264,7 +243,7 @@ def overlapping():
     class Reader(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            torch.manual_seed(SEED)
+            torch.manual_seed(support.SEED)
             self.first, self.read = torch.nn.Linear(300, 700), torch.nn.Linear(700, 300)
             self.attention = torch.nn.MultiheadAttention(300, 4, batch_first=True)
 
@@ -304,7 +283,7 @@ def forget_in_many_ways(step, model, optimizer):
         (optimizer if step % 4 == 2 else model).zero_grad(set_to_none=False)
 
 
-@needs_torch
+@needs("torch")
 def an_overlapping_step_has_the_same_bits(folder):
     os.makedirs(folder)
     wanted, norms = train_overlapping(os.path.join(folder, "whole"), False, forget_in_many_ways)
@@ -313,7 +292,7 @@ def an_overlapping_step_has_the_same_bits(folder):
     return problems + [f"{name} differs" for name in wanted if not torch.equal(wanted[name], found[name])]
 
 
-@needs_torch
+@needs("torch")
 def reading_the_module_waits(folder):
     """A weight that is read right after a step is new, and calls that need no weight do not wait."""
     problems, seen, waits = [], [], {}
@@ -335,7 +314,7 @@ def reading_the_module_waits(folder):
                                          host_memory="64MiB", allow_buffered=True, overlap=model)
 
 
-@needs_torch
+@needs("torch")
 def the_guides_program_runs(folder):
     with open(os.path.join(os.path.dirname(PYTHON), "docs", "guide", "library.md"), encoding="utf-8") as page:
         program = re.search(r"^```python\n(.*?)^```$", page.read(), re.M | re.S)[1]
@@ -348,74 +327,7 @@ def the_guides_program_runs(folder):
     return problems if "from step 100" in done.stdout else [*problems, f"the second run says {done.stdout}"]
 
 
-# The training loop that is killed, a process of its own.
-
-def train(folder, overlaps):
-    torch.manual_seed(SEED)
-    torch.set_num_threads(1)
-    model = awkward()
-    optimizer = spillway.AdamW(model.named_parameters(), lr=1e-3, store=os.path.join(folder, "store"), host_memory="6MiB", clip=1.0,
-                               threads=1, allow_buffered=True, overlap=model if overlaps else None)
-    print(f"from {optimizer.last_step}", flush=True)
-    while optimizer.last_step < LOOP_STEPS:
-        optimizer.zero_grad()
-        loss_of(model, optimizer.last_step).backward()
-        optimizer.wait()
-        if optimizer.last_result is not None and optimizer.last_result.committed:
-            print(f"committed {optimizer.last_step}", flush=True)
-        optimizer.step()
-    optimizer.wait()
-    print(f"committed {optimizer.last_step}", flush=True)
-    torch.save(model.state_dict(), os.path.join(folder, "weights"))
-
-
-def start(folder, overlaps):
-    return subprocess.Popen([sys.executable, "-B", os.path.abspath(__file__), os.environ["SPILLWAY_LIBRARY"], folder,
-                             "overlaps" if overlaps else "waits"],
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def kill_at_random(folder, problems):
-    """Starts the loop again and again and kills it some random time after it began, until it ends."""
-    source, committed = random.Random(SEED), 0
-    for attempt in range(KILLS + 1):
-        process = start(folder, True)
-        first = process.stdout.readline()
-        if attempt < KILLS:
-            time.sleep(source.random() * 0.3)
-            process.kill()
-        lines = [first, *process.communicate()[0].splitlines()]
-        if not first.startswith("from ") or int(first.split()[1]) < committed:
-            problems.append(f"step {committed} was committed, and the next process says {first}")
-        committed = max([committed, *(int(line.split()[1]) for line in lines if line.startswith("committed") and len(line.split()) == 2)])
-        if process.returncode == 0:
-            return
-    problems.append(f"the loop did not end: {lines[-3:]}")
-
-
-@needs_torch
-def a_killed_loop_resumes_with_the_same_bits(folder):
-    """The loop that is killed overlaps, the other one does not."""
-    os.makedirs(folder)
-    alone, killed = os.path.join(folder, "alone"), os.path.join(folder, "killed")
-    os.mkdir(alone)
-    os.mkdir(killed)
-    output = start(alone, False).communicate()[0]
-    if f"committed {LOOP_STEPS}" not in output:
-        return [output[-500:]]
-    problems = []
-    kill_at_random(killed, problems)
-    if not problems:
-        weights = [torch.load(os.path.join(place, "weights")) for place in (alone, killed)]
-        problems += [f"{name} differs from that of a loop that was left alone" for name in weights[0]
-                     if not torch.equal(weights[0][name], weights[1][name])]
-    return problems
-
-
-if len(sys.argv) > 2:
-    train(sys.argv[2], sys.argv[3] == "overlaps")
-else:
-    script_test.run(follows_pytorch_in_host_memory, follows_pytorch_on_the_drive_and_clips, parameters_of_16_bits_have_masters,
-                    closures_accumulation_and_overflow_work, an_overlapping_step_has_the_same_bits, reading_the_module_waits,
-                    the_state_dict_is_small_and_checked, mistakes_are_refused_by_name, the_guides_program_runs,
-                    a_killed_loop_resumes_with_the_same_bits)
+script_test.run(follows_pytorch_in_host_memory, follows_pytorch_on_the_drive_and_clips, parameters_of_16_bits_have_masters,
+                closures_accumulation_and_overflow_work, an_overlapping_step_has_the_same_bits, reading_the_module_waits,
+                the_state_dict_is_small_and_checked, mistakes_are_refused_by_name,
+                the_guides_program_runs)
