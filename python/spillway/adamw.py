@@ -157,8 +157,8 @@ class AdamW(torch.optim.Optimizer):
     def wait(self) -> None:
         """Waits until the last step is done, if `overlap` lets it go on."""
         if self._is_running:
-            self._is_running, self._running = False, {}
             self.last_result = self._opened().wait()
+            self._is_running, self._running = False, {}
 
     def _gradients(self, store: Store) -> dict[torch.Tensor, torch.Tensor]:
         """Hands in the gradients, and returns them, so that they stay until the step is done."""
@@ -234,9 +234,14 @@ class AdamW(torch.optim.Optimizer):
         store.forget_gradients()
         kept = self._gradients(store)
         overlaps = self._unwatch is not None
-        self.last_result = store.step(clip=self.clip or 0.0, note=self.note, wait=not overlaps, **rates)
         if overlaps:
+            # A KeyboardInterrupt can come as soon as the step runs, and the step reads the gradients then.
             self._is_running, self._running = True, {parameter: kept.get(parameter) for parameter in self._index}
+        try:
+            self.last_result = store.step(clip=self.clip or 0.0, note=self.note, wait=not overlaps, **rates)
+        except ValueError:
+            self._is_running, self._running = False, {}
+            raise
         self._touch()
         return loss
 

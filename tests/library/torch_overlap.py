@@ -1,0 +1,87 @@
+"""spillway.AdamW while a step runs: what a program does meanwhile finds whole weights, and leaves the gradients that the
+step reads alone. Needs PyTorch."""
+
+import os
+import sys
+import weakref
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+import torch_support as support  # noqa: E402
+from torch_support import needs, script_test, spillway  # noqa: E402
+
+torch = support.torch
+WIDTH = 300
+
+
+def chain():
+    return torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(3)))
+
+
+def made(folder, parameters, overlap):
+    return spillway.AdamW(parameters, lr=1e-2, store=folder, host_memory="6MiB", threads=1, allow_buffered=True, overlap=overlap)
+
+
+def give_gradients(model):
+    model(torch.randn(2, WIDTH)).pow(2).mean().backward()
+
+
+def is_new(optimizer, parameter, value):
+    return torch.equal(value, optimizer.read_state(parameter)["master"])
+
+
+@needs("torch")
+def gradients_stay_until_the_step_is_done(folder):
+    model = chain()
+    optimizer = made(folder, model.named_parameters(), model)
+    give_gradients(model)
+    optimizer.step()
+    optimizer.zero_grad()
+    kept = [weakref.ref(gradient) for gradient in optimizer._running.values()]
+    store, alive = optimizer._store, []
+    wait = store.wait
+
+    def observed():
+        alive.extend(gradient() is not None for gradient in kept)
+        return wait()
+    store.wait = observed
+    optimizer.wait()
+    problems = [] if alive and all(alive) else [f"while wait waits, gradients that are kept: {alive}"]
+    problems += [] if all(gradient() is None for gradient in kept) else ["gradients are kept after the step"]
+    optimizer.close()
+    return problems
+
+
+@needs("torch")
+def an_interrupted_step_is_still_waited_for(folder):
+    """Ctrl-C during a step raises once the call of the library returns: the step runs then."""
+    model = chain()
+    optimizer = made(folder, model.named_parameters(), model)
+    store = optimizer._store
+    step = store.step
+
+    def interrupted(**rates):
+        step(**rates)
+        raise KeyboardInterrupt
+    give_gradients(model)
+    store.step = interrupted
+    problems = script_test.raised(KeyboardInterrupt, "", optimizer.step)
+    problems += [] if all(gradient is not None for gradient in optimizer._running.values()) else ["gradients are not kept"]
+    optimizer.zero_grad()
+    kept = model[2].weight.detach().clone()
+    problems += [] if optimizer._running and model[2].weight not in optimizer._running else ["the weight was not waited for"]
+    problems += [] if is_new(optimizer, model[2].weight, kept) else ["the weight that was read is not new"]
+    store.step = step
+    give_gradients(model)
+    optimizer.step()
+    optimizer.wait()
+    problems += [] if optimizer.last_step == 2 and optimizer.last_result.committed else [f"the last step is {optimizer.last_result}"]
+    optimizer.param_groups[0]["lr"] = -1.0
+    give_gradients(model)
+    problems += script_test.raised(ValueError, "lr is -1", optimizer.step)
+    problems += [] if not optimizer._running else ["a step that was refused keeps gradients"]
+    optimizer.close()
+    return problems
+
+
+script_test.run(gradients_stay_until_the_step_is_done, an_interrupted_step_is_still_waited_for)
