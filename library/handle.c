@@ -16,7 +16,7 @@
 #include "core/size.h"
 #include "core/text/text.h"
 #include "io/queue/file.h"
-#include "library/library_private.h"
+#include "library/stream_private.h"
 #include "offload/engine/scratch.h"
 
 #include <assert.h>
@@ -71,6 +71,7 @@ static sw_status create(const struct spillway_options *given, spillway **out) {
     self->options.save_every = sw_max_i64(1, options.save_every);
     self->options.threads = (int)sw_min_i64(options.threads, sw_machine_cores());
     self->lock = -1;
+    self->taking.piece = self->giving.piece = -1;
     self->last_step = self->committed_step = -1;
     *out = self;
     return SW_OK;
@@ -139,7 +140,9 @@ static sw_status add(spillway *self, const struct spillway_tensor *given, int64_
                              .count = tensor->count,
                              .weights = tensor->weights,
                              .lr_scale = factor_of(tensor->lr_scale),
-                             .decay = tensor->decay != 0};
+                             .decay = tensor->decay != 0,
+                             .streamed = -1,
+                             .streamed_sum = -1};
     snprintf(added->name, sizeof added->name, "%s", tensor->name);
     if (out_index != NULL)
         *out_index = self->tensor_count;
@@ -237,21 +240,80 @@ static sw_status lock_folder(spillway *self) {
                : sw_fail(SW_ERR_IO, "%s cannot be removed: %s", path, strerror(errno));
 }
 
+static sw_status use_stream(spillway *self, spillway_stream *stream) {
+    SW_TRY(sw_library_begin(self, false));
+    if (stream == NULL || !stream->open || stream->owner != getpid())
+        return sw_fail(SW_ERR_ARG, "the stream is NULL, not open, or of another process");
+    if (self->weights_stream != NULL)
+        return sw_fail(SW_ERR_ARG, "%s uses a stream already, and a store uses one", self->folder);
+    self->weights_stream = stream;
+    stream->users++;
+    return SW_OK;
+}
+
+int spillway_use_stream(spillway *self, spillway_stream *stream) {
+    return sw_library_end(self, use_stream(self, stream), false);
+}
+
+/* Lets the stream keep the sums of gradients of those of its tensors that are not small. */
+static sw_status stream_sums(spillway *self) {
+    int64_t count = 0, first;
+    sw_status status = SW_ERR_NOMEM;
+    int64_t *tensors = calloc((size_t)self->tensor_count + 1, sizeof *tensors);
+    int64_t *bytes = calloc((size_t)self->tensor_count + 1, sizeof *bytes);
+    if (tensors == NULL || bytes == NULL) {
+        sw_fail(status, "no memory for sums of gradients");
+        goto done;
+    }
+    for (int64_t t = 0; t < self->tensor_count; t++)
+        if (self->tensor[t].streamed >= 0 && !self->weights_stream->piece[self->tensor[t].streamed].small) {
+            tensors[count] = self->tensor[t].streamed;
+            bytes[count++] = self->tensor[t].count * (int64_t)sizeof(float);
+        }
+    SW_TRY_GOTO(sw_streamed_add_gradients(self->weights_stream, tensors, bytes, count, &first), done);
+    for (int64_t t = 0; t < self->tensor_count; t++)
+        if (self->tensor[t].streamed >= 0 && !self->weights_stream->piece[self->tensor[t].streamed].small) {
+            self->tensor[t].streamed_sum = first++;
+            self->tensor[t].sum = (float *)sw_streamed_address(self->weights_stream, self->tensor[t].streamed_sum);
+        }
+done:
+    free(tensors);
+    free(bytes);
+    return status;
+}
+
+static sw_status find_streamed(spillway *self) {
+    for (int64_t t = 0; self->weights_stream != NULL && t < self->tensor_count; t++) {
+        struct tensor *tensor = &self->tensor[t];
+        tensor->streamed_sum = -1;
+        SW_TRY(sw_streamed_find(self->weights_stream, tensor->name, tensor->weights,
+                                tensor->count * sw_dtype_bytes(tensor->type), &tensor->streamed));
+    }
+    return SW_OK;
+}
+
+static int64_t sum_elems(const struct tensor *tensor) {
+    return tensor->streamed_sum >= 0 ? 0 : sw_round_up(tensor->count, SW_TENSOR_ALIGN_ELEMS);
+}
+
 /* Makes room for gradients that are added up. */
 static sw_status make_sums(spillway *self) {
     int64_t elems = LIBRARY_ADDED_AT_ONCE;
     if (!self->options.accumulate)
         return SW_OK;
+    if (self->weights_stream != NULL)
+        SW_TRY(stream_sums(self));
     for (int64_t t = 0; t < self->tensor_count; t++)
-        elems += sw_round_up(self->tensor[t].count, SW_TENSOR_ALIGN_ELEMS);
+        elems += sum_elems(&self->tensor[t]);
     self->sums_bytes = sw_round_up(elems * (int64_t)sizeof(float), SW_BUFFER_ALIGN_BYTES);
     self->sums = aligned_alloc(SW_BUFFER_ALIGN_BYTES, (size_t)self->sums_bytes);
     if (self->sums == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for sums of gradients");
     elems = LIBRARY_ADDED_AT_ONCE;
     for (int64_t t = 0; t < self->tensor_count; t++) {
-        self->tensor[t].sum = self->sums + elems;
-        elems += sw_round_up(self->tensor[t].count, SW_TENSOR_ALIGN_ELEMS);
+        if (self->tensor[t].streamed_sum < 0)
+            self->tensor[t].sum = self->sums + elems;
+        elems += sum_elems(&self->tensor[t]);
     }
     return SW_OK;
 }
@@ -392,7 +454,8 @@ static sw_status resume(spillway *self, const struct store_record *record) {
     SW_TRY(sw_library_read_text(self, sw_store_last_commit(self->store)->meta));
     SW_TRY(open_engine(self));
     self->last_step = self->committed_step = sw_store_last_commit(self->store)->step;
-    return sw_engine_restore(self->engine);
+    SW_TRY(sw_engine_restore(self->engine));
+    return sw_library_let_go(self);
 }
 
 /* Reads what the folder holds. *found: a store that has started. */
@@ -434,6 +497,7 @@ static sw_status open_store(spillway *self, bool *started) {
     sw_library_order_as_added(self);
     SW_TRY(lock_folder(self));
     SW_TRY(look(self, &record, &found));
+    SW_TRY(find_streamed(self));
     SW_TRY(make_sums(self));
     SW_TRY(sw_library_lay_out(self));
     if (found)
@@ -448,6 +512,7 @@ static sw_status open_store(spillway *self, bool *started) {
 static void release(spillway *self, bool undo) {
     char path[LIBRARY_PATH_CHARS];
     sw_engine_close(self->engine);
+    (void)sw_library_let_go(self);
     if (self->store != NULL && undo && sw_store_last_commit(self->store)->step < 0)
         sw_store_discard(self->store);
     else if (self->store != NULL)
@@ -539,6 +604,8 @@ void spillway_close(spillway *self) {
         put_back_names(self);
     }
     release(self, false);
+    if (self->weights_stream != NULL)
+        self->weights_stream->users--;
     sw_library_allow_signals(&signals);
     free(self->tensor);
     free(self);

@@ -30,6 +30,12 @@ struct tensor {
      * from the caller. */
     const void *gradient, *taken;
     sw_dtype gradient_type, taken_type;
+    int64_t streamed, streamed_sum; /* pieces of the stream that have `weights` and `sum`; -1: none */
+};
+
+/* A piece of the stream that a step uses now; -1: none. done: elements that were written. */
+struct streamed_use {
+    int64_t piece, done, count;
 };
 
 struct spillway {
@@ -58,6 +64,8 @@ struct spillway {
     struct sw_stream *add_stream; /* adds up gradients, by the caller's thread, also while the update lane works */
     struct sw_store *store;
     struct sw_engine *engine;
+    spillway_stream *weights_stream; /* NULL: none */
+    struct streamed_use taking, giving;
     bool factors_changed;          /* the units' decay runs are to be joined again */
     bool running;                  /* the update of the last step was begun and not waited for */
     struct spillway_result result; /* of the last step of this handle */
@@ -102,6 +110,8 @@ bool sw_library_run_at(const spillway *self, int64_t unit, int64_t position, int
                        struct library_run *out);
 /* Reads the weights as masters of a new store; several threads call it at once (sw_fill_function). */
 sw_status sw_library_fill(void *context, int64_t unit, int64_t first, int64_t count, float *out);
+/* Ends the uses of the stream that taking and giving left, once a program of the engine has ended. */
+sw_status sw_library_let_go(spillway *self);
 /* Adds a gradient to a tensor's sum, or begins the sum with it. No step that runs reads the sum. */
 sw_status sw_library_add(spillway *self, struct tensor *tensor, sw_dtype type, const void *gradient);
 

@@ -202,7 +202,8 @@ int spillway_step(spillway *self, const struct spillway_rates *rates, struct spi
  * step's commit is not lost.
  *
  * An error of the update shows at the next call that waits, with the words that spillway_step would have had. Then the
- * step is not committed, and the handle can only be closed. */
+ * step is not committed, and the handle can only be closed. SPILLWAY_ERROR_ARGUMENT also where a stream has the
+ * weights. */
 int spillway_step_start(spillway *self, const struct spillway_rates *rates, struct spillway_result *result);
 
 /* Waits until the step that runs, if any, is done, and commits it where one is due after `save_every` steps. `result`,
@@ -252,6 +253,92 @@ const char *spillway_error(const spillway *self);
  * store's file was removed meanwhile, writes it again. In a child process of the one that made the handle it does
  * nothing. */
 void spillway_close(spillway *self);
+
+/* Weights that stream.
+ *
+ * A stream keeps tensors in a file, and as many of them in memory as a budget allows. Each tensor has an address, which
+ * never changes, and leads to the stream's memory while the tensor is there, else to the file's pages in the page
+ * cache. Both have the same bytes. So any use of a tensor at any time reads the right values; one that was announced by
+ * spillway_stream_need is fast, takes no page cache, and is read ahead the next time.
+ *
+ *     spillway_stream_create → spillway_stream_add for each tensor → spillway_stream_open
+ *     for each tensor: spillway_stream_need → write its values to spillway_stream_address → spillway_stream_changed
+ *         → spillway_stream_done
+ *     then use after use: spillway_stream_need → compute → spillway_stream_done
+ *     spillway_stream_close
+ *
+ * The order of uses is recorded, and expected to come again: what comes next is read ahead, and what is used latest
+ * leaves memory first (Belady 1966). Forward and backward passes, their recomputation, token after token: any order
+ * works, and one that was seen before is fast. Small tensors, such as norms and biases, stay in memory.
+ *
+ * Blocks of 1 MiB have checksums, which are compared when they are read. The file has no name and is gone when the
+ * process ends: weights come from the caller, or from a store, whose masters survive. Threads may use one stream at
+ * once. Errors are those of spillway_error(NULL). */
+typedef struct spillway_stream spillway_stream;
+
+struct spillway_stream_options {
+    size_t size;
+    const char *folder;    /* exists; the file is made on its file system */
+    uint64_t memory_bytes; /* for tensors in memory, at least the largest; some times as much lets reads overlap */
+    int allow_buffered;    /* nonzero: accept a file system without direct I/O, such as tmpfs */
+};
+#define SPILLWAY_STREAM_OPTIONS_INIT                                                                                   \
+    { sizeof(struct spillway_stream_options), NULL, 0, 0 }
+
+/* Memory, drive and waits of an open stream. */
+struct spillway_stream_usage {
+    size_t size;
+    int64_t tensor_bytes;              /* of all tensors */
+    int64_t memory_bytes, drive_bytes; /* that the stream takes; gradients of a store included */
+    int64_t read_bytes, written_bytes; /* since it was opened */
+    int64_t needs, waits; /* uses of tensors that are not small, and how many of them waited for the drive */
+    double wait_seconds;
+};
+#define SPILLWAY_STREAM_USAGE_INIT                                                                                     \
+    { sizeof(struct spillway_stream_usage), 0, 0, 0, 0, 0, 0, 0, 0.0 }
+
+/* The pass that needs a tensor. SPILLWAY_FORWARD: until spillway_stream_done. SPILLWAY_BACKWARD: until the second
+ * backward need after this one, without spillway_stream_done, because a backward pass does not tell where it is done.
+ */
+enum { SPILLWAY_FORWARD = 0, SPILLWAY_BACKWARD = 1 };
+
+/* Begins the description of a stream. *out must be closed, also where a later call fails; NULL on failure. */
+int spillway_stream_create(const struct spillway_stream_options *options, spillway_stream **out);
+
+/* Registers a tensor of so many bytes, before spillway_stream_open, in the order of the forward pass as far as it is
+ * known. The name is for messages. *out_index: 0 for the first, then 1, ...; may be NULL. */
+int spillway_stream_add(spillway_stream *self, const char *name, int64_t bytes, int64_t *out_index);
+
+/* Reserves the file's space and the memory. All tensors are zero. */
+int spillway_stream_open(spillway_stream *self);
+
+/* Returns the address of a tensor, a multiple of 4,096, valid until spillway_stream_close; NULL if there is no such
+ * tensor, or the stream is not open. */
+void *spillway_stream_address(const spillway_stream *self, int64_t index);
+
+/* Returns when these tensors are in memory, and reads ahead. SPILLWAY_ERROR_BUDGET: there is no room for them beside
+ * those that are in use; the message names them, nothing is held, and the call may be tried again. */
+int spillway_stream_need(spillway_stream *self, const int64_t *tensors, int64_t count, int direction);
+
+/* Ends as many uses of these tensors. */
+int spillway_stream_done(spillway_stream *self, const int64_t *tensors, int64_t count);
+
+/* Tells that the caller has written to the addresses of these tensors, between spillway_stream_need and
+ * spillway_stream_done. They are written to the file in the background. Other changes are lost, or an error later. */
+int spillway_stream_changed(spillway_stream *self, const int64_t *tensors, int64_t count);
+
+/* Fills in the usage of an open stream. */
+int spillway_stream_get_usage(spillway_stream *self, struct spillway_stream_usage *out);
+
+/* Closes a stream; NULL is allowed. keep: nonzero, and the addresses stay readable until the process ends, from the
+ * file by way of the page cache. SPILLWAY_ERROR_BUSY: a store still uses it. In a child process of the one that made
+ * it, it does nothing. */
+int spillway_stream_close(spillway_stream *self, int keep);
+
+/* Lets a store, before spillway_open, use an open stream: a tensor whose `weights` are an address of the stream gets
+ * its new weights by way of the stream's memory and in its file, once. With `accumulate`, sums of the gradients of such
+ * tensors are kept by the stream too, and only small ones in host_memory_bytes. The stream must outlive the store. */
+int spillway_use_stream(spillway *self, spillway_stream *stream);
 
 #ifdef __cplusplus
 }

@@ -154,6 +154,7 @@ static sw_status commit(spillway *self) {
 /* Ends what start_update has begun. */
 static sw_status end_update(spillway *self) {
     SW_TRY(sw_engine_settle_end(self->engine));
+    SW_TRY(sw_library_let_go(self));
     if (self->plan->commit_every_step)
         return note_commit(self);
     return self->last_step % self->options.save_every == 0 ? commit(self) : SW_OK;
@@ -224,6 +225,9 @@ static sw_status run_step(spillway *self, const struct spillway_rates *given, st
     SW_TRY(check_result(out));
     SW_TRY(sw_library_take_struct(&rates, sizeof rates, given, "the rates", "SPILLWAY_RATES_INIT"));
     const char *note = rates.note != NULL ? rates.note : "";
+    if (!whole && self->weights_stream != NULL)
+        return sw_fail(SW_ERR_ARG, "the weights of %s stream, so a step ends before the call returns: use spillway_step",
+                       self->folder);
     SW_TRY(sw_library_finish(self));
     SW_TRY(check_step(self, &rates, note, text));
     sw_status status = start_update(self, &rates, note, text);

@@ -1,6 +1,6 @@
 /* Copies runs of elements between a unit's vector and the caller's tensors, by the casts of the CPU device. */
 #include "core/size.h"
-#include "library/library_private.h"
+#include "library/stream_private.h"
 
 #include <string.h>
 
@@ -32,14 +32,50 @@ static const char *element(const void *base, sw_dtype type, int64_t index) {
     return (const char *)base + index * sw_dtype_bytes(type);
 }
 
+/* Tensors come in pieces, one tensor after the other. A streamed one is held from its first piece to that of the next.
+ */
+
+static sw_status end_use(const spillway *self, struct streamed_use *use, bool gives) {
+    const int64_t piece = use->piece;
+    if (piece < 0)
+        return SW_OK;
+    use->piece = -1;
+    SW_TRY(sw_streamed_release(self->weights_stream, &piece, 1, gives));
+    return !gives || use->done == use->count
+               ? SW_OK
+               : sw_fail(SW_ERR_INTERNAL, "a streamed tensor was given %lld of its %lld new weights",
+                         (long long)use->done, (long long)use->count);
+}
+
+static sw_status begin_use(const spillway *self, struct streamed_use *use, int64_t piece, const struct run *run,
+                           bool gives) {
+    if (piece == use->piece)
+        return SW_OK;
+    SW_TRY(end_use(self, use, gives));
+    if (piece < 0)
+        return SW_OK;
+    SW_TRY(sw_streamed_hold(self->weights_stream, &piece, 1, gives && run->from == 0 ? STREAM_OVERWRITE : STREAM_READ,
+                            SPILLWAY_FORWARD));
+    *use = (struct streamed_use){.piece = piece, .done = run->from, .count = run->tensor->count};
+    return SW_OK;
+}
+
+sw_status sw_library_let_go(spillway *self) {
+    const sw_status status = end_use(self, &self->taking, false), given = end_use(self, &self->giving, true);
+    return status != SW_OK ? status : given;
+}
+
 sw_status sw_library_take(void *context, int64_t unit, int64_t first, int64_t count, void *grads) {
-    const spillway *self = context;
+    spillway *self = context;
     int64_t position = sw_library_first_run(self, unit, first), done = 0;
     float *out = grads;
     for (struct library_run run; sw_library_run_at(self, unit, position, first, count, &run); position++) {
         const struct tensor *tensor = run.tensor;
         memset(out + done, 0, (size_t)(run.at - done) * sizeof *out);
         done = run.at + run.count;
+        if (tensor->taken != NULL)
+            SW_TRY(
+                begin_use(self, &self->taking, tensor->taken == tensor->sum ? tensor->streamed_sum : -1, &run, false));
         if (tensor->taken == NULL)
             memset(out + run.at, 0, (size_t)run.count * sizeof *out);
         else
@@ -51,12 +87,15 @@ sw_status sw_library_take(void *context, int64_t unit, int64_t first, int64_t co
 }
 
 sw_status sw_library_give(void *context, int64_t unit, int64_t first, int64_t count, const void *weights) {
-    const spillway *self = context;
+    spillway *self = context;
     const float *from = weights;
     int64_t position = sw_library_first_run(self, unit, first);
-    for (struct library_run run; sw_library_run_at(self, unit, position, first, count, &run); position++)
+    for (struct library_run run; sw_library_run_at(self, unit, position, first, count, &run); position++) {
+        SW_TRY(begin_use(self, &self->giving, run.tensor->streamed, &run, true));
         SW_TRY(sw_cast_from_f32(self->stream, .type = run.tensor->type, .elems = run.count, .from = from + run.at,
                                 .to = (char *)run.tensor->weights + run.from * sw_dtype_bytes(run.tensor->type)));
+        self->giving.done += run.count;
+    }
     return sw_stream_synchronize(self->stream);
 }
 
@@ -64,13 +103,19 @@ sw_status sw_library_fill(void *context, int64_t unit, int64_t first, int64_t co
     const spillway *self = context;
     int64_t position = sw_library_first_run(self, unit, first);
     memset(out, 0, (size_t)count * sizeof *out);
-    for (struct library_run run; sw_library_run_at(self, unit, position, first, count, &run); position++)
+    for (struct library_run run; sw_library_run_at(self, unit, position, first, count, &run); position++) {
+        const int64_t piece = run.tensor->streamed;
+        if (piece >= 0)
+            SW_TRY(sw_streamed_hold(self->weights_stream, &piece, 1, STREAM_READ, SPILLWAY_FORWARD));
         sw_dtype_widen(run.tensor->type, element(run.tensor->weights, run.tensor->type, run.from), run.count,
                        out + run.at);
+        if (piece >= 0)
+            SW_TRY(sw_streamed_release(self->weights_stream, &piece, 1, false));
+    }
     return SW_OK;
 }
 
-sw_status sw_library_add(spillway *self, struct tensor *tensor, sw_dtype type, const void *gradient) {
+static sw_status add(spillway *self, struct tensor *tensor, sw_dtype type, const void *gradient) {
     float *wide = self->sums;
     if (tensor->gradient == NULL)
         SW_TRY(sw_cast_to_f32(self->add_stream, .type = type, .elems = tensor->count, .from = gradient,
@@ -84,4 +129,15 @@ sw_status sw_library_add(spillway *self, struct tensor *tensor, sw_dtype type, c
     tensor->gradient = tensor->sum;
     tensor->gradient_type = SW_F32;
     return sw_stream_synchronize(self->add_stream);
+}
+
+sw_status sw_library_add(spillway *self, struct tensor *tensor, sw_dtype type, const void *gradient) {
+    const int64_t piece = tensor->streamed_sum;
+    if (piece < 0)
+        return add(self, tensor, type, gradient);
+    SW_TRY(sw_streamed_hold(self->weights_stream, &piece, 1, tensor->gradient == NULL ? STREAM_OVERWRITE : STREAM_READ,
+                            SPILLWAY_FORWARD));
+    const sw_status status = add(self, tensor, type, gradient);
+    const sw_status released = sw_streamed_release(self->weights_stream, &piece, 1, true);
+    return status != SW_OK ? status : released;
 }

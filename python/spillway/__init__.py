@@ -1,6 +1,7 @@
 """spillway: optimizer state in host memory and on NVMe, in a store that survives a crash.
 
-`spillway.AdamW` is a `torch.optim.Optimizer`. `spillway.Store` is the C library (spillway.h) without torch. Importing
+`spillway.AdamW` is a `torch.optim.Optimizer`. `spillway.offload` lets the parameters of a module stream from a drive.
+`spillway.Store` is the C library (spillway.h) without torch. Importing
 this package imports neither torch nor numpy.
 """
 
@@ -13,8 +14,10 @@ from spillway.store import Store, StepResult, StoreArgumentError, StoreError, Us
 
 if TYPE_CHECKING:
     from spillway.adamw import AdamW
+    from spillway.offloading import Offloaded, OffloadUsage, offload
 
-__all__ = ["AdamW", "StepResult", "Store", "StoreArgumentError", "StoreError", "Usage", "loaded_version"]
+__all__ = ["AdamW", "OffloadUsage", "Offloaded", "StepResult", "Store", "StoreArgumentError", "StoreError", "Usage",
+           "loaded_version", "offload"]
 
 
 def __getattr__(name: str) -> object:
@@ -22,4 +25,8 @@ def __getattr__(name: str) -> object:
         from spillway.adamw import AdamW
 
         return AdamW
+    if name in ("Offloaded", "OffloadUsage", "offload"):
+        from spillway import offloading
+
+        return getattr(offloading, name)
     raise AttributeError(f"module 'spillway' has no attribute {name!r}")

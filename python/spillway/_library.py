@@ -58,6 +58,20 @@ class UsageStruct(ctypes.Structure):
                 ("written_bytes", c_int64)]
 
 
+class StreamOptions(ctypes.Structure):
+    """struct spillway_stream_options"""
+
+    _fields_ = [("size", c_size_t), ("folder", c_char_p), ("memory_bytes", c_uint64), ("allow_buffered", c_int)]
+
+
+class StreamUsageStruct(ctypes.Structure):
+    """struct spillway_stream_usage"""
+
+    _fields_ = [("size", c_size_t), ("tensor_bytes", c_int64), ("memory_bytes", c_int64), ("drive_bytes", c_int64),
+                ("read_bytes", c_int64), ("written_bytes", c_int64), ("needs", c_int64), ("waits", c_int64),
+                ("wait_seconds", c_double)]
+
+
 _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "spillway_version": (c_int, []),
     "spillway_status_name": (c_char_p, [c_int]),
@@ -80,6 +94,16 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "spillway_get_usage": (c_int, [c_void_p, POINTER(UsageStruct)]),
     "spillway_error": (c_char_p, [c_void_p]),
     "spillway_close": (None, [c_void_p]),
+    "spillway_stream_create": (c_int, [POINTER(StreamOptions), POINTER(c_void_p)]),
+    "spillway_stream_add": (c_int, [c_void_p, c_char_p, c_int64, POINTER(c_int64)]),
+    "spillway_stream_open": (c_int, [c_void_p]),
+    "spillway_stream_address": (c_void_p, [c_void_p, c_int64]),
+    "spillway_stream_need": (c_int, [c_void_p, POINTER(c_int64), c_int64, c_int]),
+    "spillway_stream_done": (c_int, [c_void_p, POINTER(c_int64), c_int64]),
+    "spillway_stream_changed": (c_int, [c_void_p, POINTER(c_int64), c_int64]),
+    "spillway_stream_get_usage": (c_int, [c_void_p, POINTER(StreamUsageStruct)]),
+    "spillway_stream_close": (c_int, [c_void_p, c_int]),
+    "spillway_use_stream": (c_int, [c_void_p, c_void_p]),
 }
 
 

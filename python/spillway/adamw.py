@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -33,6 +35,14 @@ def _named_groups(params: Iterable[Any]) -> tuple[list[dict[str, Any]], dict[int
             names.setdefault(id(parameter), member[0] if named else f"group{number}.{position}")
             group["params"].append(parameter)
     return groups, names
+
+
+def _hand_over(owner: weakref.ref[AdamW], parameter: torch.Tensor) -> None:
+    """Runs when the backward pass has made a parameter's gradient: the store takes it, and its memory is free."""
+    optimizer = owner()
+    if optimizer is not None and optimizer._store is not None and parameter.grad is not None:
+        optimizer._hand_in(optimizer._store, parameter, parameter.grad, add=True)
+        parameter.grad = None
 
 
 class AdamW(torch.optim.Optimizer):
@@ -78,6 +88,7 @@ class AdamW(torch.optim.Optimizer):
         self._running: dict[torch.Tensor, torch.Tensor | None] = {}
         self._is_running = False
         self._unwatch: Callable[[], None] | None = None
+        self._hooks: list[Any] = []
         self.clip = clip
         self.full_state_dict = full_state_dict
         # Tells a dictionary of this optimizer's own state from that of another one with the same folder and step.
@@ -87,9 +98,15 @@ class AdamW(torch.optim.Optimizer):
         #: The outcome of the last step of this process.
         self.last_result: StepResult | None = None
         super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+        self._offloaded = self._find_offloaded(names)
+        if self._offloaded is not None and overlap is not None:
+            raise ValueError("overlap: the module is offloaded, and a step of offloaded parameters ends before it returns")
         opened = Store(store, host_memory=host_memory, state=state, threads=threads, save_every=save_every,
-                       zero_missing_gradients=missing == "zero", allow_buffered=allow_buffered)
+                       accumulate=self._offloaded is not None, zero_missing_gradients=missing == "zero",
+                       allow_buffered=allow_buffered)
         try:
+            if self._offloaded is not None:
+                opened.use_stream(self._offloaded._stream.handle)
             self._index = {parameter: self._add(opened, names[id(parameter)], parameter) for group in self.param_groups
                            for parameter in group["params"] if parameter.requires_grad and parameter.numel() > 0}
             self._rates()
@@ -109,6 +126,23 @@ class AdamW(torch.optim.Optimizer):
             except BaseException:
                 self.close()
                 raise
+        # Keeps this object from living as long as the parameters.
+        hand_over = functools.partial(_hand_over, weakref.ref(self))
+        self._hooks = [parameter.register_post_accumulate_grad_hook(hand_over) for parameter in self._index
+                       if self._offloaded is not None]
+
+    def _find_offloaded(self, names: dict[int, str]) -> Any:
+        """Returns what spillway.offload returned for the parameters, None if they are not offloaded."""
+        found: dict[int, Any] = {}
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                offloaded = getattr(parameter, "spillway_stream", None)
+                found[id(offloaded)] = (offloaded, names[id(parameter)])
+        streams = [offloaded for offloaded, _ in found.values() if offloaded is not None]
+        if len(streams) > 1:
+            raise ValueError(f"{' and '.join(repr(name) for _, name in found.values())} are of different offloaded modules: "
+                             "an optimizer takes the parameters of one")
+        return streams[0] if streams else None
 
     @staticmethod
     def _add(store: Store, name: str, parameter: torch.Tensor) -> int:
@@ -160,21 +194,29 @@ class AdamW(torch.optim.Optimizer):
             self.last_result = self._opened().wait()
             self._is_running, self._running = False, {}
 
+    def _hand_in(self, store: Store, parameter: torch.Tensor, gradient: torch.Tensor, add: bool) -> torch.Tensor:
+        """Hands in a gradient, and returns the tensor that must stay until the step is done, unless it is added."""
+        if parameter not in self._index:
+            raise ValueError("a parameter that was frozen when the store was made has a gradient now: a store keeps the "
+                             "parameters that it was made with")
+        if gradient.is_sparse or gradient.layout != torch.strided:
+            raise ValueError(f"the gradient of '{self._names[parameter]}' is sparse")
+        dense = gradient.detach().contiguous()
+        store.gradient(self._index[parameter], dense.data_ptr(), _DTYPES[dense.dtype], add=add)
+        return dense
+
     def _gradients(self, store: Store) -> dict[torch.Tensor, torch.Tensor]:
-        """Hands in the gradients, and returns them, so that they stay until the step is done."""
-        kept = {}
+        """Hands in the gradients that no hook has, and returns those that must stay until the step is done."""
+        kept, add = {}, self._offloaded is not None
         for group in self.param_groups:
             for parameter in group["params"]:
-                gradient = parameter.grad
-                if gradient is None or parameter.numel() == 0:
+                if parameter.grad is None or parameter.numel() == 0:
                     continue
-                if parameter not in self._index:
-                    raise ValueError("a parameter that was frozen when the store was made has a gradient now: a store "
-                                     "keeps the parameters that it was made with")
-                if gradient.is_sparse or gradient.layout != torch.strided:
-                    raise ValueError(f"the gradient of '{self._names[parameter]}' is sparse")
-                kept[parameter] = gradient.detach().contiguous()
-                store.gradient(self._index[parameter], kept[parameter].data_ptr(), _DTYPES[kept[parameter].dtype])
+                dense = self._hand_in(store, parameter, parameter.grad, add)
+                if add:
+                    parameter.grad = None
+                else:
+                    kept[parameter] = dense
         return kept
 
     def _check_places(self) -> None:
@@ -187,6 +229,8 @@ class AdamW(torch.optim.Optimizer):
         """Tells autograd that the parameters have changed."""
         for parameter in self._index:
             torch.autograd.graph.increment_version(parameter)
+            if hasattr(parameter, "spillway_stream"):
+                parameter.spillway_stream._accept(parameter)
         self._versions = {parameter: parameter._version for parameter in self._index}
 
     def _changed(self) -> list[torch.Tensor]:
@@ -231,7 +275,8 @@ class AdamW(torch.optim.Optimizer):
         self._check_places()
         self._check_values()
         self._set_factors(store, rates["lr"])
-        store.forget_gradients()
+        if self._offloaded is None:
+            store.forget_gradients()
         kept = self._gradients(store)
         overlaps = self._unwatch is not None
         if overlaps:
@@ -246,10 +291,13 @@ class AdamW(torch.optim.Optimizer):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As of any optimizer. Gradients that are set to zero in place are waited for."""
+        """Forgets the gradients, also those that backward passes of an offloaded module have handed over. Gradients that are
+        set to zero in place are waited for."""
         if not set_to_none:
             self.wait()
         super().zero_grad(set_to_none)
+        if self._offloaded is not None:
+            self._opened().forget_gradients()
 
     @property
     def last_step(self) -> int:
@@ -320,6 +368,8 @@ class AdamW(torch.optim.Optimizer):
             self._store.close()
         self._store = None
         self._is_running, self._running = False, {}
+        for hook in self._hooks:
+            hook.remove()
 
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError("the optimizer's store is open in this process, so it cannot be copied or pickled; state_dict() can")

@@ -179,6 +179,10 @@ class Store:
         with self._turn():
             return self._library.spillway_note(self._open_handle()).decode()
 
+    def use_stream(self, stream: ctypes.c_void_p) -> None:
+        """Lets the store write the new weights of a stream's tensors through the stream, before `open`."""
+        self._check(self._library.spillway_use_stream(self._open_handle(), stream))
+
     def set_factors(self, index: int, lr_scale: float, decay: bool) -> None:
         """Changes a tensor's factor of the learning rate, and whether weight decay applies, for the steps to come."""
         self._call("spillway_set_factors", index, lr_scale, decay)

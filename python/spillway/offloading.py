@@ -1,0 +1,369 @@
+"""A module whose parameters stream from a drive while it runs.
+
+The library decides what is in memory, and what is read ahead. This file tells it which parameters a module needs and when it is
+done with them. A parameter's address never changes, and leads to its values at all times (spillway.h), so nothing
+here decides whether a result is right: views, saved tensors and uses that no hook sees read the same bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+
+from spillway import _library
+from spillway.store import Store, StoreArgumentError, StoreError, parse_size
+
+_FORWARD, _BACKWARD = 0, 1
+# The backward pass of these does not read the weights.
+_WEIGHTLESS = ("EmbeddingBackward0",)
+
+
+class OffloadUsage(NamedTuple):
+    """Memory, drive and waits of an offloaded module. Bytes and seconds since it was made."""
+
+    tensor_bytes: int
+    memory_bytes: int
+    drive_bytes: int
+    read_bytes: int
+    written_bytes: int
+    needs: int
+    waits: int
+    wait_seconds: float
+
+
+class _Stream:
+    """A spillway_stream as a class: tensors by number."""
+
+    def __init__(self, folder: str, memory_bytes: int, allow_buffered: bool) -> None:
+        self._library = _library.load()
+        options = _library.StreamOptions(ctypes.sizeof(_library.StreamOptions), os.fsencode(folder), memory_bytes, allow_buffered)
+        handle = ctypes.c_void_p()
+        self.check(self._library.spillway_stream_create(options, handle))
+        self.handle = handle
+        # Addresses stay readable: parameters may outlive this object.
+        self.finalizer = weakref.finalize(self, self._library.spillway_stream_close, handle, 1)
+
+    def check(self, status: int) -> None:
+        if status != _library.OK:
+            message = self._library.spillway_error(None).decode("utf-8", "replace")
+            kind = StoreArgumentError if status == _library.ERROR_ARGUMENT else StoreError
+            raise kind(message, self._library.spillway_status_name(status).decode())
+
+    def add(self, name: str, size: int) -> int:
+        index = ctypes.c_int64()
+        self.check(self._library.spillway_stream_add(self.handle, name.encode(), size, index))
+        return index.value
+
+    def open(self) -> None:
+        self.check(self._library.spillway_stream_open(self.handle))
+
+    def tensor(self, index: int, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+        """Returns a tensor on the address of a tensor of the stream."""
+        memory = (ctypes.c_char * (shape.numel() * dtype.itemsize)).from_address(
+            self._library.spillway_stream_address(self.handle, index))
+        return torch.frombuffer(memory, dtype=torch.uint8).view(dtype).view(shape)
+
+    def need(self, group: ctypes.Array[ctypes.c_int64], direction: int) -> None:
+        self.check(self._library.spillway_stream_need(self.handle, group, len(group), direction))
+
+    def done(self, group: ctypes.Array[ctypes.c_int64]) -> None:
+        self.check(self._library.spillway_stream_done(self.handle, group, len(group)))
+
+    def changed(self, group: ctypes.Array[ctypes.c_int64]) -> None:
+        self.check(self._library.spillway_stream_changed(self.handle, group, len(group)))
+
+    def usage(self) -> OffloadUsage:
+        usage = _library.StreamUsageStruct(ctypes.sizeof(_library.StreamUsageStruct))
+        self.check(self._library.spillway_stream_get_usage(self.handle, usage))
+        return OffloadUsage(*(getattr(usage, name) for name in OffloadUsage._fields))
+
+
+def _group(indices: list[int]) -> ctypes.Array[ctypes.c_int64]:
+    return (ctypes.c_int64 * len(indices))(*indices)
+
+
+class _Scope:
+    """A forward pass of a module that has begun: what is held until it ends."""
+
+    __slots__ = ("extra", "group", "module")
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.module = module
+        self.group: ctypes.Array[ctypes.c_int64] | None = None
+        self.extra: list[int] = []
+
+
+class _Parameters(dict):  # type: ignore[type-arg]
+    """The parameters of a module. Sees a module's forward use a parameter of another module."""
+
+    def __init__(self, offloaded: Offloaded, members: dict[str, Any]) -> None:
+        super().__init__(members)
+        self.offloaded = offloaded
+
+    def __getitem__(self, name: str) -> Any:
+        parameter = super().__getitem__(name)
+        self.offloaded._seen(parameter)
+        return parameter
+
+
+def _tensors_of(output: Any) -> Iterator[torch.Tensor]:
+    if isinstance(output, torch.Tensor):
+        yield output
+    elif isinstance(output, dict):
+        for member in output.values():
+            yield from _tensors_of(member)
+    elif isinstance(output, (list, tuple)):
+        for member in output:
+            yield from _tensors_of(member)
+
+
+class Offloaded:
+    """What `offload` returns: the stream of a module's parameters. It lives as long as the module."""
+
+    def __init__(self, model: torch.nn.Module, folder: str, memory_bytes: int, fill: Callable[[str, torch.Tensor], Any] | None,
+                 allow_buffered: bool) -> None:
+        self._model = weakref.ref(model)
+        self._scopes = threading.local()
+        self._owner = os.getpid()
+        self._names: list[str] = []
+        self._index: dict[int, int] = {}
+        self._parameters: list[torch.nn.Parameter] = []
+        self._versions: list[int] = []
+        self._groups: dict[int, ctypes.Array[ctypes.c_int64]] = {}
+        self._handles: list[Any] = []
+        self._stream = _Stream(folder, memory_bytes, allow_buffered)
+        members = self._members(model, fill is not None)
+        for name, parameter in members:
+            self._names.append(name)
+            self._stream.add(name, parameter.numel() * parameter.element_size())
+        if not members:
+            raise ValueError("the module has no parameters")
+        self._stream.open()
+        moved = {id(parameter): self._move(index, name, parameter, fill) for index, (name, parameter) in enumerate(members)}
+        for module in model.modules():
+            self._attach(module, moved)
+
+    # Parameters.
+
+    @staticmethod
+    def _members(model: torch.nn.Module, filled: bool) -> list[tuple[str, torch.nn.Parameter]]:
+        """Returns the parameters, or refuses one by name."""
+        members = []
+        for name, parameter in model.named_parameters():
+            if hasattr(parameter, "spillway_stream"):
+                raise ValueError(f"the parameter '{name}' is offloaded already")
+            if type(parameter) is not torch.nn.Parameter or parameter.layout != torch.strided:
+                raise ValueError(f"the parameter '{name}' is a {type(parameter).__name__} of layout {parameter.layout}, not a "
+                                 "dense torch.nn.Parameter")
+            if parameter.device.type == "meta" and not filled:
+                raise ValueError(f"the parameter '{name}' is on meta, so it has no values: give `fill`, which writes them")
+            if parameter.device.type not in ("cpu", "meta"):
+                raise ValueError(f"the parameter '{name}' is on {parameter.device}: this version streams parameters in CPU memory")
+            if not parameter.is_contiguous():
+                raise ValueError(f"the parameter '{name}' is not contiguous: call .contiguous() on it before")
+            if parameter.numel() > 0:
+                members.append((name, parameter))
+        return members
+
+    @torch.no_grad()
+    def _move(self, index: int, name: str, parameter: torch.nn.Parameter,
+              fill: Callable[[str, torch.Tensor], Any] | None) -> torch.nn.Parameter:
+        """Moves a parameter's values to its address, and returns the parameter, a new one if it was on meta."""
+        streamed, group = self._stream.tensor(index, parameter.shape, parameter.dtype), _group([index])
+        self._stream.need(group, _FORWARD)
+        try:
+            if parameter.device.type != "meta":
+                streamed.copy_(parameter.data)
+            elif fill is not None:
+                fill(name, streamed)
+            self._stream.changed(group)
+        finally:
+            self._stream.done(group)
+        if parameter.device.type == "meta":
+            parameter = torch.nn.Parameter(streamed, parameter.requires_grad)
+        else:
+            parameter.data = streamed
+        self._index[id(parameter)] = index
+        self._parameters.append(parameter)
+        self._versions.append(parameter._version)
+        parameter.spillway_stream = self  # type: ignore[attr-defined]
+        return parameter
+
+    def _attach(self, module: torch.nn.Module, moved: dict[int, torch.nn.Parameter]) -> None:
+        members = {name: moved.get(id(parameter), parameter) for name, parameter in module._parameters.items()}
+        own = sorted({self._index[id(parameter)] for parameter in members.values() if id(parameter) in self._index})
+        module._parameters = _Parameters(self, members)  # type: ignore[assignment]
+        self._groups[id(module)] = _group(own)
+        self._handles.append(module.register_forward_pre_hook(self._before, prepend=True))
+        self._handles.append(module.register_forward_hook(self._after, always_call=True))
+        self._handles.append(module.register_load_state_dict_pre_hook(self._before_load))
+        self._handles.append(module.register_load_state_dict_post_hook(self._after_load))
+        module._apply = functools.partial(self._refuse_apply, module)  # type: ignore[method-assign]
+
+    # Hooks.
+
+    def _stack(self) -> list[_Scope]:
+        if not hasattr(self._scopes, "stack"):
+            self._scopes.stack = []
+        return self._scopes.stack
+
+    def _before(self, module: torch.nn.Module, _: Any) -> None:
+        if torch.compiler.is_compiling():
+            raise RuntimeError("an offloaded module cannot be compiled as a whole: its hooks bring weights to memory")
+        scope, group = _Scope(module), self._groups.get(id(module))
+        self._stack().append(scope)
+        if group:
+            self._check_unchanged(group)
+            self._stream.need(group, _FORWARD)
+            scope.group = group
+
+    def _after(self, module: torch.nn.Module, _: Any, output: Any) -> None:
+        stack = self._stack()
+        if not stack or stack[-1].module is not module:
+            return
+        scope, used = stack.pop(), []
+        if scope.group:
+            used += list(scope.group)
+            self._stream.done(scope.group)
+        if scope.extra:
+            used += scope.extra
+            self._stream.done(_group(scope.extra))
+        if used and torch.is_grad_enabled():
+            group = _group(used)
+            for tensor in _tensors_of(output):
+                node = tensor.grad_fn
+                if node is not None and node.name() not in _WEIGHTLESS:
+                    node.register_prehook(functools.partial(self._before_backward, group))
+
+    def _before_backward(self, group: ctypes.Array[ctypes.c_int64], _: Any) -> None:
+        self._stream.need(group, _BACKWARD)
+
+    def _seen(self, parameter: Any) -> None:
+        """Holds a parameter that a running forward has got from a module, unless it is held."""
+        stack, index = self._stack(), self._index.get(id(parameter))
+        if not stack or index is None or any(index in scope.extra or (scope.group and index in scope.group) for scope in stack):
+            return
+        group = _group([index])
+        self._check_unchanged(group)
+        self._stream.need(group, _FORWARD)
+        stack[-1].extra.append(index)
+
+    def _check_unchanged(self, group: ctypes.Array[ctypes.c_int64]) -> None:
+        for index in group:
+            if self._parameters[index]._version != self._versions[index]:
+                raise RuntimeError(f"the parameter '{self._names[index]}' was changed in place: spillway.AdamW trains an "
+                                   "offloaded module, load_state_dict() works, and other changes belong into "
+                                   "`with offloaded.changing(parameter):`")
+
+    def _note_changes(self, group: ctypes.Array[ctypes.c_int64]) -> None:
+        self._stream.changed(group)
+        for index in group:
+            self._versions[index] = self._parameters[index]._version
+
+    def _before_load(self, module: torch.nn.Module, *_: Any) -> None:
+        group = self._groups[id(module)]
+        if group:
+            self._stream.need(group, _FORWARD)
+
+    def _after_load(self, module: torch.nn.Module, _: Any) -> None:
+        group = self._groups[id(module)]
+        if group:
+            self._note_changes(group)
+            self._stream.done(group)
+
+    def _refuse_apply(self, module: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor],
+                      recurse: bool = True) -> torch.nn.Module:
+        """Stands in for Module._apply, by which to(), half() and cuda() work. What changes nothing is allowed."""
+        with torch.no_grad():
+            for dtype in {parameter.dtype for parameter in self._parameters}:
+                probe = torch.empty(1, dtype=dtype)
+                result = fn(probe)
+                if result.dtype != dtype or result.device != probe.device or result.is_shared():
+                    raise RuntimeError("an offloaded module keeps its types and its memory: convert it before "
+                                       "spillway.offload, or call close() on what that returned")
+        return module
+
+    # What AdamW uses, beside `_stream`.
+
+    def _accept(self, parameter: torch.nn.Parameter) -> None:
+        """Takes note that the library itself has changed a parameter."""
+        self._versions[self._index[id(parameter)]] = parameter._version
+
+    # What a user calls.
+
+    def usage(self) -> OffloadUsage:
+        """Returns the memory and the drive that the parameters take, and how often a module waited."""
+        return self._stream.usage()
+
+    @contextlib.contextmanager
+    def changing(self, *parameters: torch.nn.Parameter) -> Iterator[None]:
+        """Within the `with` statement these parameters are in memory and may be changed in place."""
+        group = _group([self._index[id(parameter)] for parameter in parameters])
+        self._check_unchanged(group)
+        self._stream.need(group, _FORWARD)
+        try:
+            yield
+        finally:
+            self._note_changes(group)
+            self._stream.done(group)
+
+    @torch.no_grad()
+    def close(self) -> None:
+        """Brings all parameters back to ordinary memory, and removes the hooks."""
+        model = self._model()
+        self._check_unchanged(_group(list(range(len(self._parameters)))))
+        for parameter in self._parameters:
+            parameter.data = parameter.data.clone()
+            del parameter.spillway_stream  # type: ignore[attr-defined]
+        for handle in self._handles:
+            handle.remove()
+        for module in model.modules() if model is not None else []:
+            if isinstance(module._parameters, _Parameters):
+                module._parameters = dict(module._parameters.items())
+                del module.__dict__["_apply"]
+        self._index.clear()
+        self._stream.finalizer()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an offloaded module cannot be copied or pickled: do it before spillway.offload, or use its "
+                        "state_dict()")
+
+    def __deepcopy__(self, _: Any) -> NoReturn:
+        self.__reduce__()
+
+
+def offload(model: torch.nn.Module, *, store: str | os.PathLike[str], memory: int | str, weights: str = "nvme",
+            device_memory: int | str | None = None, fill: Callable[[str, torch.Tensor], Any] | None = None,
+            allow_buffered: bool = False) -> Offloaded:
+    """Lets the parameters of a module live in a file, and stream through `memory` while the module runs.
+
+    The order in which modules run is recorded, and what comes next is read ahead, in forward and backward passes. Give the
+    parameters to `spillway.AdamW` afterwards: an update then writes new weights to the file and to memory, and takes gradients as the
+    backward pass makes them, which also stream.
+
+    Args:
+        store: a folder, made if it is missing. The file has no name there and is gone when the process ends.
+        memory: for parameters in memory, and for gradients, such as "2GiB"; at least the largest parameter.
+        weights: "nvme". "host" is for parameters on a GPU, which this version does not stream.
+        device_memory: for "host".
+        fill: writes the values of a parameter that is on meta: called with its name and the tensor to write to.
+        allow_buffered: accept a file system without direct I/O.
+    """
+    if weights == "host" or device_memory is not None:
+        raise ValueError("weights='host' and device_memory are for parameters that stream from host memory to a GPU: this version "
+                         "streams parameters in CPU memory from a drive, weights='nvme'")
+    if weights != "nvme":
+        raise ValueError(f"weights={weights!r} is neither 'nvme' nor 'host'")
+    if isinstance(model, torch.nn.parallel.DistributedDataParallel | torch.nn.DataParallel):
+        raise ValueError(f"a {type(model).__name__} has replicas or a process group, which this version does not stream: offload the "
+                         "module inside, in one process")
+    os.makedirs(store, mode=0o700, exist_ok=True)
+    return Offloaded(model, os.fspath(store), parse_size(memory), fill, allow_buffered)
