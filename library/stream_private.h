@@ -33,6 +33,7 @@ struct stream_piece {
     int64_t holds;               /* who uses it now */
     int64_t backward_at;         /* number of the last backward need that used it; -1: none */
     bool filled;                 /* the file has it, or will have it: `changed` or `writing` is set */
+    bool early;                  /* was read ahead, and not used yet */
     bool changed, writing;       /* to be written; being written, so it may be read and not be changed */
     uint64_t sample;             /* of the bytes as the file has them, while present */
     uint64_t *sum;               /* XXH3 of each block, as last written */
@@ -65,7 +66,7 @@ struct spillway_stream {
 
     int file, memory; /* descriptors: the file, and the ring's memory (memfd); -1: none */
     char *ring;       /* the ring's memory, as the drive transfers from and to it */
-    int64_t ring_bytes, granule_bytes, granules, free_granules, small_bytes, file_bytes;
+    int64_t ring_bytes, granule_bytes, granules, free_granules, early_granules, small_bytes, file_bytes;
     bool *taken;    /* [granules] */
     int64_t cursor; /* granule at which the search for a free one goes on */
     struct sw_queue *queue;

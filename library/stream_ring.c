@@ -7,8 +7,10 @@
  * slower, and nothing else changes. The drive transfers from and to the ring's own mapping, whose pages are registered
  * with io_uring. Its page tables are emptied after use, so that a page is mapped once.
  *
- * Belady (1966): the piece to give up is the one whose next use is farthest. What is read ahead is what comes next,
- * as long as that gives up nothing that is used sooner. */
+ * Belady (1966): the piece to give up is the one whose next use is farthest. Pieces are read ahead in the order of
+ * their next uses, and give up nothing that is used sooner (Cao, Felten, Karlin & Li, SIGMETRICS 1995). Pieces that
+ * were read ahead take a quarter of the ring at most, unless more is free: in a forward pass that comes again and
+ * again, all others then stay, and are not read again. */
 #include "core/clock.h"
 #include "library/stream_private.h"
 
@@ -23,6 +25,9 @@ sw_status sw_streamed_check(const spillway_stream *self) {
 void sw_streamed_queue(struct stream_fifo *fifo, int64_t room, int64_t piece) {
     fifo->piece[(fifo->first + fifo->count++) % room] = piece;
 }
+
+/* The part of the ring for pieces that nobody has used since they were read. */
+enum { EARLY_SHARE = 4 };
 
 static int64_t page_bytes(const struct stream_piece *piece) {
     return sw_round_up(piece->bytes, SW_BUFFER_ALIGN_BYTES);
@@ -58,6 +63,12 @@ uint64_t sw_streamed_sample(const struct stream_piece *piece) {
     return digest;
 }
 
+/* A piece that was read ahead is used, or leaves. */
+static void note_use(spillway_stream *self, struct stream_piece *piece) {
+    self->early_granules -= piece->early ? piece->granules : 0;
+    piece->early = false;
+}
+
 /* Lets a piece that the file has leave the ring. Its changes, of which nobody has told, would be lost in silence. */
 static sw_status evict(spillway_stream *self, struct stream_piece *piece) {
     if (piece->sample != sw_streamed_sample(piece))
@@ -66,6 +77,7 @@ static sw_status evict(spillway_stream *self, struct stream_piece *piece) {
     for (int64_t g = 0; g < piece->granules; g++)
         self->taken[piece->granule[g]] = false;
     self->free_granules += piece->granules;
+    note_use(self, piece);
     piece->state = STREAM_ABSENT;
     return SW_OK;
 }
@@ -134,16 +146,23 @@ static sw_status bring(spillway_stream *self, int64_t number, enum stream_use us
 sw_status sw_streamed_read_ahead(spillway_stream *self) {
     struct stream_entry entry;
     int64_t granules = 0;
-    bool made = !self->stopping;
+    bool made;
     sw_streamed_look_ahead(self);
-    for (int64_t ahead = 1; made && granules < self->granules && sw_streamed_expect(self, ahead, &entry); ahead++) {
+    for (int64_t ahead = 1; !self->stopping && granules < self->granules && sw_streamed_expect(self, ahead, &entry);
+         ahead++) {
         struct stream_piece *piece = &self->piece[entry.piece];
         granules += piece->granules;
         if (entry.overwrites || piece->small || piece->state != STREAM_ABSENT || !piece->filled)
             continue;
+        if (self->early_granules > 0 && self->early_granules + piece->granules > self->granules / EARLY_SHARE &&
+            self->free_granules < piece->granules)
+            break;
         SW_TRY(make_room(self, piece, ahead, false, &made));
-        if (made)
-            SW_TRY(bring(self, entry.piece, STREAM_READ));
+        if (!made)
+            break;
+        SW_TRY(bring(self, entry.piece, STREAM_READ));
+        piece->early = true;
+        self->early_granules += piece->granules;
     }
     return SW_OK;
 }
@@ -231,6 +250,7 @@ sw_status sw_streamed_hold(spillway_stream *self, const int64_t *pieces, int64_t
     for (int64_t i = 0; i < count; i++) {
         struct stream_piece *piece = &self->piece[pieces[i]];
         piece->holds++;
+        note_use(self, piece);
         piece->backward_at = sw_max_i64(piece->backward_at, backward_at);
         if (piece->small)
             continue;
