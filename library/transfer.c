@@ -47,7 +47,7 @@ static sw_status end_use(const spillway *self, struct streamed_use *use, bool gi
                          (long long)use->done, (long long)use->count);
 }
 
-static sw_status begin_use(const spillway *self, struct streamed_use *use, int64_t piece, const struct run *run,
+static sw_status begin_use(const spillway *self, struct streamed_use *use, int64_t piece, const struct library_run *run,
                            bool gives) {
     if (piece == use->piece)
         return SW_OK;

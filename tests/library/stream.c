@@ -245,6 +245,12 @@ static void a_store_has_the_same_bits(void **state) {
     spillway_stream *stream = stream_model(state, &streamed, 1 << 20);
     self = open_streamed(&streamed, stream, &options);
     take_steps(&streamed, self, 0);
+    model_gradients(&streamed, 2 * STEPS);
+    model_hand_in(&streamed, self, SPILLWAY_ADD);
+    assert_int_equal(spillway_step_start(self, &(struct spillway_rates)SPILLWAY_RATES_INIT, NULL),
+                     SPILLWAY_ERROR_ARGUMENT);
+    assert_non_null(strstr(spillway_error(self), "stream"));
+    library_must(spillway_forget_gradients(self), self, "forget");
     library_must(spillway_save(self), self, "save");
     expect_refusal(spillway_stream_close(stream, 0), SPILLWAY_ERROR_BUSY, "a store still writes");
     spillway_close(self);

@@ -279,6 +279,8 @@ def mistakes_are_refused_by_name(folder):
     offload(other, os.path.join(folder, "other"))
     problems += refused(ValueError, "different offloaded modules", spillway.AdamW, [*model.parameters(), *other.parameters()],
                         store=os.path.join(folder, "store"), host_memory="64MiB", allow_buffered=True)
+    problems += refused(ValueError, "the module is offloaded", spillway.AdamW, other.parameters(), overlap=other,
+                        store=os.path.join(folder, "store"), host_memory="64MiB", allow_buffered=True)
     del offloaded
     return problems
 
@@ -316,7 +318,8 @@ def an_interpreter_ends_with_everything_open(folder):
 @needs_torch
 def the_guides_program_runs(folder):
     with open(os.path.join(os.path.dirname(PYTHON), "docs", "guide", "library.md"), encoding="utf-8") as page:
-        program = re.findall(r"^```python\n(.*?)^```$", page.read(), re.M | re.S)[1]
+        programs = re.findall(r"^```python\n(.*?)^```$", page.read(), re.M | re.S)
+    (program,) = (program for program in programs if "spillway.offload(" in program)
     done = subprocess.run([sys.executable, "-B", "-c", program], cwd=folder, env={**os.environ, "PYTHONPATH": PYTHON}, capture_output=True,
                           text=True, check=False)
     return [] if done.returncode == 0 and not done.stderr else [f"{done.returncode}: {done.stderr[-500:]}"]
