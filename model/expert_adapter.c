@@ -4,7 +4,8 @@
  * once.
  *
  * Gate and up lie side by side in the results of one product of the base, and each has an adapter of its own, as each
- * is a module of its own in PEFT: their products work on one half of each row.
+ * is a module of its own in PEFT: their products work on one half of each row. Where a tensor has the matrices of all
+ * experts, gate and up are one matrix with one adapter, and the factors of all experts are one tensor too.
  *
  * Experts without an adapter, or whose adapters lie elsewhere in the unit, end a run of those that one call takes. The
  * result for an expert does not depend on the run, to the bit (sw_grouped_gemm), and so not on the experts that a unit
@@ -34,6 +35,22 @@ static int64_t distance(const struct sw_unit *unit, int from, int to) {
     return unit->tensor[to].offset - unit->tensor[from].offset;
 }
 
+/* Returns the run of all experts of the unit, whose adapters are one tensor of each kind, or the end behind it. */
+static struct adapter_run joined_run(const struct sw_model *model, int64_t u, enum sw_expert_matrix matrix,
+                                     int64_t first) {
+    const struct sw_tensor *tensor = model->units->unit[u].tensor;
+    const struct sw_expert_run own = sw_experts_in(&model->config, &model->cut, u);
+    const struct sw_expert_factors *factors = factors_of(model, u, own.first, matrix);
+    if (first != own.first || factors->a == 0)
+        return (struct adapter_run){.first = own.first + own.count};
+    return (struct adapter_run){.first = first,
+                                .count = own.count,
+                                .a = factors->a,
+                                .b = factors->b,
+                                .a_stride = tensor[factors->a].elems / own.count,
+                                .b_stride = tensor[factors->b].elems / own.count};
+}
+
 /* Returns the longest run that begins with expert `first` of the unit, or with the next one that has an adapter. */
 static struct adapter_run next_run(const struct sw_model *model, int64_t u, enum sw_expert_matrix matrix,
                                    int64_t first) {
@@ -41,6 +58,8 @@ static struct adapter_run next_run(const struct sw_model *model, int64_t u, enum
     const struct sw_expert_run own = sw_experts_in(&model->config, &model->cut, u);
     const int64_t end = own.first + own.count;
     struct adapter_run run = {.first = first};
+    if (model->config.joined_experts)
+        return joined_run(model, u, matrix, first);
     while (run.first < end && factors_of(model, u, run.first, matrix)->a == 0)
         run.first++;
     if (run.first == end)
@@ -67,12 +86,13 @@ enum product { A_FORWARD, B_FORWARD, B_INPUT_GRADIENT, A_INPUT_GRADIENT, B_GRADI
 enum { FORWARD_PRODUCTS = B_INPUT_GRADIENT };
 
 /* Returns the shape of a product of the adapters of a run. The inputs are whole rows; the results of gate and up are
- * half of each row. */
+ * half of each row, unless one matrix has both. */
 static struct sw_grouped_gemm shape_of(const struct sw_model *model, enum sw_expert_matrix matrix,
                                        const struct adapter_run *run, enum product product) {
     const int64_t rank = model->shape.tuning.lora.rank, inner = model->widths.expert_ffn;
     const bool down = matrix == EXPERT_DOWN, has_a = product == A_FORWARD || product == A_INPUT_GRADIENT;
-    const int64_t in = down ? inner : model->config.hidden, out = down ? model->config.hidden : inner;
+    const int64_t up = model->config.joined_experts ? 2 * inner : inner;
+    const int64_t in = down ? inner : model->config.hidden, out = down ? model->config.hidden : up;
     const int64_t result_stride = down ? 0 : 2 * inner;
     const sw_dtype type = model->shape.type;
     struct sw_grouped_gemm shape = {.experts = run->count,
@@ -239,6 +259,29 @@ static int added_tensor(const struct sw_unit *unit, const char *module, const ch
     return 0;
 }
 
+/* Lists the adapters beside the tensors of all experts that a unit has a part of. Returns their number. */
+static int64_t list_joined(struct sw_model *model, int64_t u) {
+    static const struct {
+        enum sw_expert_matrix matrix;
+        enum sw_block_tensor tensor;
+    } kinds[] = {{EXPERT_GATE, JOINED_UP}, {EXPERT_DOWN, JOINED_DOWN}};
+    const struct sw_unit *unit = &model->units->unit[u];
+    const struct sw_expert_run own = sw_experts_in(&model->config, &model->cut, u);
+    const int64_t layer = sw_tile_of(&model->cut, u).layer;
+    struct sw_expert_factors *factors =
+        &model->expert_factors[(layer * model->config.experts + own.first) * EXPERT_MATRICES];
+    int64_t count = 0;
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0] && own.count > 0; k++) {
+        const char *name = unit->tensor[sw_block_tensor_in(model, u, kinds[k].tensor)].name;
+        const int a = sw_lora_factor(unit, name, SW_LORA_A), b = sw_lora_factor(unit, name, SW_LORA_B);
+        if (a < 0)
+            continue;
+        factors[kinds[k].matrix] = (struct sw_expert_factors){a, b};
+        count++;
+    }
+    return count;
+}
+
 /* Lists the adapters of a unit's experts. Returns their number. */
 static int64_t list_unit(struct sw_model *model, int64_t u) {
     const struct sw_unit *unit = &model->units->unit[u];
@@ -283,13 +326,13 @@ static sw_status prepare_unit(struct sw_model *model, int64_t unit) {
 sw_status sw_expert_adapters_prepare(struct sw_model *model) {
     const int64_t matrices = model->config.layers * model->config.experts * EXPERT_MATRICES;
     int64_t adapters = 0;
-    if (model->shape.tuning.lora.rank == 0 || matrices == 0 || model->config.joined_experts)
+    if (model->shape.tuning.lora.rank == 0 || matrices == 0)
         return SW_OK;
     model->expert_factors = calloc((size_t)matrices, sizeof *model->expert_factors);
     if (model->expert_factors == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the adapters of experts");
     for (int64_t u = 1; u + 1 < model->units->count; u++)
-        adapters += list_unit(model, u);
+        adapters += model->config.joined_experts ? list_joined(model, u) : list_unit(model, u);
     if (adapters == 0) {
         free(model->expert_factors);
         model->expert_factors = NULL;

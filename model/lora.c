@@ -75,6 +75,11 @@ void sw_lora_module(const char *tensor, char module[SW_TENSOR_NAME_CHARS]) {
     snprintf(module, SW_TENSOR_NAME_CHARS, "%.*s", end == NULL ? (int)strlen(tensor) : (int)(end - tensor), tensor);
 }
 
+void sw_lora_adapted(const char *matrix, char adapted[SW_TENSOR_NAME_CHARS]) {
+    const size_t end = sw_name_ends_with(matrix, WEIGHT) ? strlen(WEIGHT) : 0;
+    snprintf(adapted, SW_TENSOR_NAME_CHARS, "%.*s", (int)(strlen(matrix) - end), matrix);
+}
+
 /* Tells whether a part of --lora-targets names the matrix of a block's product. */
 static bool targets(const char *part, enum linear_name linear, const char *module) {
     if (strcmp(part, SW_LORA_ALL) == 0)
@@ -159,7 +164,7 @@ static struct sw_part part_of_b(const struct adapted *adapted, const struct matr
 /* Adds a factor of an adapter to a unit, unless it is there. The later tiles of a half share a factor that is not cut
  * with the first, which has it. */
 static sw_status add_factor(const struct adapted *adapted, int64_t u, const struct matrix *of, const char *factor,
-                            const int64_t dim[2], const struct sw_part *part) {
+                            int dims, const int64_t *dim, const struct sw_part *part) {
     const int64_t block_units = (adapted->units->count - 2) / adapted->config->layers;
     const bool first = (u - 1) % block_units % adapted->tiles == 0, cut = part->rows * part->cols < dim[0] * dim[1];
     struct sw_unit *unit = &adapted->units->unit[u];
@@ -169,7 +174,7 @@ static sw_status add_factor(const struct adapted *adapted, int64_t u, const stru
                        SW_TENSOR_NAME_CHARS - 1);
     if (sw_unit_find(unit, name) != NULL || !(first || cut))
         return SW_OK;
-    SW_TRY(sw_unit_add_part(unit, name, 2, dim, part, true));
+    SW_TRY(sw_unit_add_part(unit, name, dims, dim, part, true));
     unit->tensor[unit->tensor_count - 1].added = true;
     return SW_OK;
 }
@@ -178,8 +183,55 @@ static sw_status add_factor(const struct adapted *adapted, int64_t u, const stru
 static sw_status add_adapter(const struct adapted *adapted, int64_t u, const struct matrix *of) {
     const struct sw_part a = part_of_a(adapted, of), b = part_of_b(adapted, of);
     const int64_t rank = adapted->lora->rank;
-    SW_TRY(add_factor(adapted, u, of, SW_LORA_A, (int64_t[]){rank, of->inputs}, &a));
-    return add_factor(adapted, u, of, SW_LORA_B, (int64_t[]){of->outputs, rank}, &b);
+    SW_TRY(add_factor(adapted, u, of, SW_LORA_A, 2, (int64_t[]){rank, of->inputs}, &a));
+    return add_factor(adapted, u, of, SW_LORA_B, 2, (int64_t[]){of->outputs, rank}, &b);
+}
+
+/* The experts of which a unit has matrices in a tensor of all experts, and which part of each: part `index` of `parts`.
+ */
+struct joined_run {
+    int64_t first, count, parts, index;
+};
+
+static struct joined_run joined_run_of(const struct sw_tensor *matrices) {
+    const struct sw_part *part = &matrices->part;
+    const int64_t width = part->width > 0 ? part->width : matrices->dim[2], elems = matrices->dim[1] * matrices->dim[2];
+    struct joined_run run = {.first = part->first_row * width / elems, .count = part->rows * width / elems};
+    run.parts = run.count * elems / matrices->elems;
+    run.index = part->first_col * run.parts / width;
+    return run;
+}
+
+/* Adds the two factors of the adapters beside a tensor of the matrices of all experts. down: its inputs are cut among
+ * ranks, and not its outputs. */
+static sw_status add_joined_adapter(const struct adapted *adapted, int64_t u, const struct matrix *of,
+                                    const struct sw_tensor *matrices, bool down) {
+    const struct joined_run run = joined_run_of(matrices);
+    const int64_t rank = adapted->lora->rank, experts = matrices->dim[0];
+    const int64_t inputs = of->inputs / (down ? run.parts : 1), outputs = of->outputs / (down ? 1 : run.parts);
+    const struct sw_part a = {.first_row = run.first * rank,
+                              .rows = run.count * rank,
+                              .first_col = down ? run.index * inputs : 0,
+                              .cols = inputs,
+                              .block_cols = inputs,
+                              .block_stride = of->inputs,
+                              .replicated = adapted->group && inputs == of->inputs};
+    struct sw_part b = {.first_row = run.first * outputs,
+                        .rows = run.count * outputs,
+                        .cols = rank,
+                        .block_cols = rank,
+                        .block_stride = rank,
+                        .replicated = adapted->group};
+    if (outputs < of->outputs) /* some rows of each expert's B: a part of one long row */
+        b = (struct sw_part){.first_row = run.first,
+                             .rows = run.count,
+                             .width = of->outputs * rank,
+                             .first_col = run.index * outputs * rank,
+                             .cols = outputs * rank,
+                             .block_cols = outputs * rank,
+                             .block_stride = of->outputs * rank};
+    SW_TRY(add_factor(adapted, u, of, SW_LORA_A, 3, (int64_t[]){experts, rank, of->inputs}, &a));
+    return add_factor(adapted, u, of, SW_LORA_B, 3, (int64_t[]){experts, of->outputs, rank}, &b);
 }
 
 /* Tells whether a part of --lora-targets is a word that stands for experts too. */
@@ -187,19 +239,22 @@ static bool means_experts(const char *part) {
     return strcmp(part, SW_LORA_ALL) == 0 || strcmp(part, SW_LORA_MLP) == 0 || strcmp(part, SW_LORA_EXPERTS) == 0;
 }
 
-/* Refuses a part of --lora-targets that names experts where those of a layer are one tensor: an adapter belongs to one
- * matrix. */
-static sw_status refuse_joined_experts(const struct adapted *adapted, int64_t u, const char *part) {
-    const struct sw_unit *unit = &adapted->units->unit[u];
-    for (int64_t t = 0; t < unit->tensor_count; t++) {
-        const char *name = unit->tensor[t].name;
-        char module[SW_TENSOR_NAME_CHARS];
-        sw_lora_module(name, module);
-        if (strstr(name, ".experts.") != NULL && (means_experts(part) || names(part, module) || names(part, name)))
-            return sw_fail(SW_ERR_UNSUPPORTED,
-                           "'%s' in --lora-targets names experts, and those of %s are one tensor for all of a layer, "
-                           "which gets no adapter; give --lora-targets attention",
-                           part, adapted->config->family);
+/* Adds the adapters that a part of --lora-targets names beside the tensors of all experts. */
+static sw_status add_to_joined_experts(const struct adapted *adapted, int64_t u, const char *part, bool *found) {
+    const int64_t tensors = adapted->units->unit[u].tensor_count;
+    for (int64_t t = 0; t < tensors; t++) {
+        const struct sw_tensor matrices = adapted->units->unit[u].tensor[t]; /* the unit grows */
+        const int kind = sw_expert_matrix_of(adapted->config, matrices.name);
+        struct matrix of;
+        if (matrices.added || kind < 0)
+            continue;
+        sw_lora_adapted(matrices.name, of.module);
+        of.inputs = matrices.dim[matrices.in_first ? 1 : 2];
+        of.outputs = matrices.dim[matrices.in_first ? 2 : 1];
+        if (!means_experts(part) && !names(part, of.module))
+            continue;
+        *found = true;
+        SW_TRY(add_joined_adapter(adapted, u, &of, &matrices, kind == EXPERT_DOWN));
     }
     return SW_OK;
 }
@@ -211,7 +266,7 @@ static sw_status add_to_experts(const struct adapted *adapted, int64_t u, const 
     const struct sw_unit *unit = &adapted->units->unit[u];
     const int64_t tensors = unit->tensor_count;
     if (adapted->config->joined_experts)
-        return refuse_joined_experts(adapted, u, part);
+        return add_to_joined_experts(adapted, u, part, found);
     for (int64_t t = 0; adapted->config->experts > 0 && t < tensors && !unit->tensor[t].added; t++) {
         struct matrix of;
         if (strstr(unit->tensor[t].name, prefix) == NULL || unit->tensor[t].dims != 2)
@@ -295,9 +350,7 @@ sw_status sw_lora_add(const struct sw_lora *lora, const struct sw_model_config *
 
 int sw_lora_factor(const struct sw_unit *unit, const char *matrix, const char *factor) {
     char module[SW_TENSOR_NAME_CHARS], name[SW_TENSOR_NAME_CHARS + sizeof SW_LORA_A];
-    if (!sw_name_ends_with(matrix, WEIGHT))
-        return -1;
-    sw_lora_module(matrix, module);
+    sw_lora_adapted(matrix, module);
     snprintf(name, sizeof name, "%s%s", module, factor);
     const struct sw_tensor *found = sw_unit_find(unit, name);
     return found == NULL ? -1 : (int)(found - unit->tensor);
@@ -319,7 +372,7 @@ static sw_status fill_run(void *context, int64_t t, int64_t whole, int64_t run, 
     const struct filling *fill = context;
     const struct sw_tensor *tensor = &fill->unit->tensor[t];
     const bool is_a = sw_name_ends_with(tensor->name, SW_LORA_A);
-    const double bound = 1.0 / sqrt((double)tensor->dim[1]);
+    const double bound = 1.0 / sqrt((double)tensor->dim[tensor->dims - 1]);
     const uint64_t stream = sw_lora_stream(tensor);
     for (int64_t i = 0; tensor->added && i < run; i++)
         fill->out[at + i] =

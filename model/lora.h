@@ -6,7 +6,8 @@
  * named as PEFT names them, without its prefix: the base tensor's name with ".lora_A.weight" and ".lora_B.weight" in
  * place of ".weight". A checkpoint of the model does not have them (`added` of struct sw_tensor). A matrix that a
  * checkpoint keeps in pieces (queries, keys and values; gates and values of the inner layer) has an adapter for each,
- * and so has each matrix of an expert.
+ * and so has each matrix of an expert. Beside a tensor of the matrices of all experts of a layer, A is [experts, rank,
+ * inputs] and B [experts, outputs, rank].
  */
 #ifndef SW_MODEL_LORA_H
 #define SW_MODEL_LORA_H
@@ -57,6 +58,9 @@ sw_status sw_lora_add(const struct sw_lora *lora, const struct sw_model_config *
 
 /* Writes the name of a tensor's module: all but its last part. */
 void sw_lora_module(const char *tensor, char module[SW_TENSOR_NAME_CHARS]);
+/* Writes the common beginning of the names of the adapter beside a matrix: the matrix's name without ".weight". A tensor
+ * that has the matrices of all experts of a layer has no such ending, and its module has several of them. */
+void sw_lora_adapted(const char *matrix, char adapted[SW_TENSOR_NAME_CHARS]);
 /* Returns the index in a unit of a factor (SW_LORA_A or SW_LORA_B) of the adapter beside a matrix of this name; -1: the
  * unit does not have it. */
 int sw_lora_factor(const struct sw_unit *unit, const char *matrix, const char *factor);

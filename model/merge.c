@@ -2,7 +2,7 @@
  *
  * `prepare` reads the matrices as they are, and the factors of the adapters of one block. `fill` adds the products, and
  * may run on several threads. Both factors lie so that a row of the matrix is a sum of rows of the right one, for
- * matrices stored [out, in] and [in, out] alike. */
+ * matrices stored [out, in] and [in, out] alike. A tensor of all experts is a matrix for each of them. */
 #include "model/merge.h"
 
 #include "core/size.h"
@@ -16,10 +16,10 @@
 
 enum { MADE_GRAINS = 16, SUM_ELEMS = 2048, NAME_CHARS = SW_TENSOR_NAME_CHARS + sizeof SW_LORA_A };
 
-/* The adapter of a matrix [rows, cols]: left is [rows, rank], right is [rank, cols]. */
+/* The adapters of matrices [rows, cols], one or one for each expert: left is [rows, rank], right is [rank, cols]. */
 struct factors {
     float *left, *right; /* NULL: the tensor has no adapter */
-    int64_t cols;
+    int64_t rows, cols;
 };
 
 struct sw_merge {
@@ -43,11 +43,11 @@ static void drop_factors(struct sw_merge *self) {
     self->factors_unit = -1;
 }
 
-/* Reads a tensor whole, and transposes it if asked to. The caller frees *out. */
+/* Reads the factors of a tensor's adapters whole, and transposes each if asked to. The caller frees *out. */
 static sw_status read_factor(struct sw_merge *self, int64_t *rows, int64_t *cols, bool transpose, float **out) {
     const struct sw_tensor *tensor = self->whole.part[0];
     const int64_t elems = sw_tensor_whole_elems(tensor);
-    const int64_t height = tensor->dim[0], width = tensor->dim[1];
+    const int64_t height = tensor->dim[tensor->dims - 2], width = tensor->dim[tensor->dims - 1];
     float *read = malloc((size_t)elems * sizeof *read), *turned = NULL;
     if (transpose)
         turned = malloc((size_t)elems * sizeof *turned);
@@ -56,9 +56,9 @@ static sw_status read_factor(struct sw_merge *self, int64_t *rows, int64_t *cols
                            : sw_fail(SW_ERR_NOMEM, "no memory to merge %s", tensor->name);
     if (status == SW_OK)
         status = sw_whole_tensor_read(&self->whole, &self->spec.load, 0, elems, read);
-    for (int64_t i = 0; status == SW_OK && transpose && i < height; i++)
+    for (int64_t i = 0; status == SW_OK && transpose && i < elems / width; i++)
         for (int64_t j = 0; j < width; j++)
-            turned[j * height + i] = read[i * width + j];
+            turned[i / height * height * width + j * height + i % height] = read[i * width + j];
     *rows = transpose ? width : height;
     *cols = transpose ? height : width;
     *out = transpose ? turned : read;
@@ -73,24 +73,24 @@ static sw_status read_factor(struct sw_merge *self, int64_t *rows, int64_t *cols
 
 /* Finds the tensor of the adapter of a matrix. Returns whether there is one. */
 static bool find_factor(struct sw_merge *self, const struct sw_tensor *matrix, const char *end) {
-    char name[NAME_CHARS];
-    const char *dot = strrchr(matrix->name, '.');
-    snprintf(name, sizeof name, "%.*s%s", (int)(dot - matrix->name), matrix->name, end);
+    char adapted[SW_TENSOR_NAME_CHARS], name[NAME_CHARS];
+    sw_lora_adapted(matrix->name, adapted);
+    snprintf(name, sizeof name, "%s%s", adapted, end);
     return sw_whole_tensor_find(self->spec.units, name, &self->whole);
 }
 
 /* A matrix stored [out, in] is W + scale·B·A, one stored [in, out] W + scale·Aᵀ·Bᵀ. */
 static sw_status read_factors_of(struct sw_merge *self, const struct sw_tensor *matrix, struct factors *out) {
-    const bool turned = !self->spec.config->out_first;
-    int64_t rows, rank, inner;
-    if (matrix->dims != 2 || strchr(matrix->name, '.') == NULL ||
-        !find_factor(self, matrix, turned ? SW_LORA_A : SW_LORA_B))
+    const bool turned = !self->spec.config->out_first || matrix->in_first;
+    int64_t rank, inner;
+    if (matrix->dims < 2 || !find_factor(self, matrix, turned ? SW_LORA_A : SW_LORA_B))
         return SW_OK;
-    SW_TRY(read_factor(self, &rows, &rank, turned, &out->left));
+    SW_TRY(read_factor(self, &out->rows, &rank, turned, &out->left));
     if (!find_factor(self, matrix, turned ? SW_LORA_B : SW_LORA_A))
         return sw_fail(SW_ERR_INTERNAL, "%s has half an adapter", matrix->name);
     SW_TRY(read_factor(self, &inner, &out->cols, turned, &out->right));
-    assert(rows == matrix->dim[0] && out->cols == matrix->dim[1] && rank == inner && rank == self->spec.lora->rank);
+    assert(out->rows == matrix->dim[matrix->dims - 2] && out->cols == matrix->dim[matrix->dims - 1]);
+    assert(rank == inner && rank == self->spec.lora->rank);
     return SW_OK;
 }
 
@@ -156,8 +156,9 @@ static sw_status add_run(void *context, int64_t tensor, int64_t whole, int64_t r
     const int64_t rank = self->spec.lora->rank;
     for (int64_t done = 0, count; factors->left != NULL && done < run; done += count) {
         const int64_t row = (whole + done) / factors->cols, col = (whole + done) % factors->cols;
+        const float *right = factors->right + row / factors->rows * rank * factors->cols + col;
         count = sw_min_i64(sw_min_i64(factors->cols - col, run - done), SUM_ELEMS);
-        add_products(self->scale, factors->left + row * rank, factors->right + col, rank, factors->cols, count,
+        add_products(self->scale, factors->left + row * rank, right, rank, factors->cols, count,
                      addition->out + at + done);
     }
     return SW_OK;

@@ -743,8 +743,9 @@ static int64_t expert_adapter_parameters(const struct sw_model_config *config, c
     for (int64_t u = 0; u < units->count; u++)
         for (int64_t t = 0; t < units->unit[u].tensor_count; t++) {
             const struct sw_tensor *tensor = &units->unit[u].tensor[t];
-            if (tensor->added && sw_expert_matrix_of(config, tensor->name) >= 0)
-                count += tensor->dim[0] * tensor->dim[1];
+            /* A tensor of all experts is counted in the unit of the first. */
+            if (tensor->added && tensor->part.first_row == 0 && sw_expert_matrix_of(config, tensor->name) >= 0)
+                count += sw_tensor_whole_elems(tensor);
         }
     return count;
 }

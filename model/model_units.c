@@ -460,7 +460,7 @@ static sw_status check_as_stored(const struct sw_model_config *c, const struct s
     for (int64_t u = 0; tuning->lora.rank > 0 && u < units->count; u++)
         for (int64_t t = 0; t < units->unit[u].tensor_count; t++) {
             const struct sw_tensor *tensor = &units->unit[u].tensor[t];
-            if (tensor->dims == 3 && !tensor->frozen)
+            if (tensor->dims == 3 && !tensor->frozen && !tensor->added)
                 return sw_fail(SW_ERR_UNSUPPORTED,
                                "--modules-to-save trains '%s', which --base-format mxfp4 keeps as it is stored; leave "
                                "one of them out",

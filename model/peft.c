@@ -35,12 +35,17 @@ struct sw_peft {
     json_t *root;          /* adapter_config.json */
     struct sw_safetensors *tensors;
     struct sw_units *plain; /* the model without adapters */
-    bool out_first;         /* its matrices are stored [out, in] */
-    bool *known;            /* for each tensor of the file: the model has it */
+    struct sw_model_config config;
+    bool *known; /* for each tensor of the file: the model has it */
     /* Set by sw_peft_load: the units and, for each of their tensors, that of the file; NULL: it is the base's. */
     const struct sw_units *units;
     const struct sw_safetensor ***found;
     int64_t found_units; /* entries of `found`, which may outlive the units */
+    /* The tensors B of the adapters of all experts of the layer that is being filled, in the units' order. */
+    struct turned {
+        const struct sw_safetensor *from;
+        float *values; /* owned; NULL: nothing is there */
+    } turned[EXPERT_MATRICES];
     struct sw_load base;
 };
 
@@ -75,6 +80,7 @@ static const char *const fields[] = {
     "rank_pattern",
     "alpha_pattern",
     "target_modules",
+    "target_parameters",
     "modules_to_save",
     "exclude_modules",
     "layers_to_transform",
@@ -212,6 +218,7 @@ static sw_status read_config(struct sw_peft *self) {
     SW_TRY(check_text(self, "bias", none, "only adapters without biases (\"none\") are supported"));
     SW_TRY(check_start(self));
     SW_TRY(check_names(self, "target_modules"));
+    SW_TRY(check_names(self, "target_parameters"));
     SW_TRY(check_names(self, "modules_to_save"));
     return read_numbers(self);
 }
@@ -266,19 +273,40 @@ static sw_status fail_missing(const struct sw_peft *self, const char *module, co
                    end, why);
 }
 
-/* Checks the two tensors of a matrix's adapter, if it has one. */
+/* Returns what the names of the factors of an adapter begin with in the file. adapted: as sw_lora_adapted has it. Of
+ * the experts of gpt-oss, the outer adapter is that of down, unless its B has the outputs of gate and up. */
+static void key_of(const struct sw_peft *self, const char *adapted, char out[SW_TENSOR_NAME_CHARS]) {
+    const int matrix = self->config.joined_experts ? sw_expert_matrix_of(&self->config, adapted) : -1;
+    char module[SW_TENSOR_NAME_CHARS], key[KEY_CHARS];
+    if (matrix < 0) {
+        snprintf(out, SW_TENSOR_NAME_CHARS, "%s", adapted);
+        return;
+    }
+    sw_lora_module(adapted, module);
+    snprintf(key, sizeof key, SW_PEFT_PREFIX "%s" SW_LORA_B, module);
+    const struct sw_safetensor *outer = sw_safetensors_find(self->tensors, key);
+    const bool of_up = outer != NULL && outer->dims == 2 && outer->dim[0] == 2 * self->config.expert_ffn &&
+                       outer->dim[0] != self->config.hidden;
+    const bool is_outer = (matrix == EXPERT_GATE) == of_up;
+    snprintf(out, SW_TENSOR_NAME_CHARS, "%.*s%s", (int)(SW_TENSOR_NAME_CHARS - sizeof SW_PEFT_INNER), module,
+             is_outer ? "" : SW_PEFT_INNER);
+}
+
+/* Checks the two tensors of the adapter of a matrix, or of the matrices of all experts, if it has one. */
 static sw_status check_adapter_of(struct sw_peft *self, const struct sw_tensor *matrix) {
-    char module[SW_TENSOR_NAME_CHARS];
-    sw_lora_module(matrix->name, module);
+    const bool joined = matrix->dims == 3, out_first = self->config.out_first && !joined;
+    const int64_t rank = self->lora.rank * (joined ? matrix->dim[0] : 1);
+    const int64_t *dim = &matrix->dim[matrix->dims - 2];
+    char adapted[SW_TENSOR_NAME_CHARS], module[SW_TENSOR_NAME_CHARS];
+    sw_lora_adapted(matrix->name, adapted);
+    key_of(self, adapted, module);
     const struct sw_safetensor *a = take(self, module, SW_LORA_A), *b = take(self, module, SW_LORA_B);
-    const bool out_first = self->out_first;
-    const int64_t rank = self->lora.rank;
     if (a == NULL && b == NULL)
         return SW_OK;
     if (a == NULL || b == NULL)
         return fail_missing(self, module, a == NULL ? SW_LORA_A : SW_LORA_B, "only the other one of the two");
-    SW_TRY(check_tensor(self, a, 2, (int64_t[]){rank, matrix->dim[out_first ? 1 : 0]}));
-    return check_tensor(self, b, 2, (int64_t[]){matrix->dim[out_first ? 0 : 1], rank});
+    SW_TRY(check_tensor(self, a, 2, (int64_t[]){rank, dim[out_first ? 1 : 0]}));
+    return check_tensor(self, b, 2, (int64_t[]){dim[out_first ? 0 : 1], rank});
 }
 
 /* Checks the tensor that the adapter has in place of one of the model's, if any, and adds its module to
@@ -305,6 +333,11 @@ static sw_status fail_unknown(const struct sw_peft *self, const char *name) {
     return sw_fail(SW_ERR_ARG, "the adapter in %s has a tensor '%s' that this model does not know", self->folder, name);
 }
 
+static bool may_adapt(const struct sw_peft *self, int64_t unit, const struct sw_tensor *tensor) {
+    return sw_peft_may_adapt(SW_PEFT_MODULE, self->plain, unit, tensor) ||
+           sw_peft_may_adapt(SW_PEFT_PARAMETER, self->plain, unit, tensor);
+}
+
 /* Compares the file's tensors with the model. */
 static sw_status check_tensors(struct sw_peft *self, json_t *saved) {
     int64_t adapters = 0;
@@ -312,7 +345,7 @@ static sw_status check_tensors(struct sw_peft *self, json_t *saved) {
         const struct sw_unit *unit = &self->plain->unit[u];
         for (int64_t t = 0; t < unit->tensor_count; t++) {
             SW_TRY(check_saved(self, &unit->tensor[t], saved));
-            if (sw_peft_is_matrix(self->plain, u, &unit->tensor[t]))
+            if (may_adapt(self, u, &unit->tensor[t]))
                 SW_TRY(check_adapter_of(self, &unit->tensor[t]));
         }
     }
@@ -327,8 +360,9 @@ static sw_status check_tensors(struct sw_peft *self, json_t *saved) {
 
 static bool file_has(const void *context, const char *module) {
     const struct sw_peft *self = context;
-    char key[KEY_CHARS];
-    snprintf(key, sizeof key, SW_PEFT_PREFIX "%s" SW_LORA_A, module);
+    char named[SW_TENSOR_NAME_CHARS], key[KEY_CHARS];
+    key_of(self, module, named);
+    snprintf(key, sizeof key, SW_PEFT_PREFIX "%s" SW_LORA_A, named);
     return sw_safetensors_find(self->tensors, key) != NULL;
 }
 
@@ -342,9 +376,10 @@ static bool names_module(const json_t *set, const char *module) {
     return false;
 }
 
-/* Checks that each module that target_modules names has an adapter. Other forms than a plain list are left alone. */
-static sw_status check_targets(const struct sw_peft *self) {
-    const json_t *list = json_object_get(self->root, "target_modules");
+/* Checks that each module that target_modules names, or each parameter of target_parameters, has an adapter. Other
+ * forms than a plain list are left alone. */
+static sw_status check_targets(const struct sw_peft *self, const char *field, sw_peft_kind kind) {
+    const json_t *list = json_object_get(self->root, field);
     const bool limited = !is_off(json_object_get(self->root, "exclude_modules")) ||
                          !is_off(json_object_get(self->root, "layers_to_transform"));
     json_t *set = json_object();
@@ -354,12 +389,16 @@ static sw_status check_targets(const struct sw_peft *self) {
     for (int64_t u = 0; status == SW_OK && u < self->plain->count; u++) {
         const struct sw_unit *unit = &self->plain->unit[u];
         for (int64_t t = 0; status == SW_OK && t < unit->tensor_count; t++) {
-            char module[SW_TENSOR_NAME_CHARS];
-            sw_lora_module(unit->tensor[t].name, module);
-            if (sw_peft_is_matrix(self->plain, u, &unit->tensor[t]) && names_module(set, module) &&
-                !file_has(self, module))
+            char module[SW_TENSOR_NAME_CHARS], key[SW_TENSOR_NAME_CHARS];
+            sw_lora_adapted(unit->tensor[t].name, module);
+            if (sw_peft_may_adapt(kind, self->plain, u, &unit->tensor[t]) && names_module(set, module) &&
+                !file_has(self, module)) {
+                key_of(self, module, key);
                 status =
-                    fail_missing(self, module, SW_LORA_A, "which the 'target_modules' of its configuration ask for");
+                    fail_missing(self, key, SW_LORA_A,
+                                 kind == SW_PEFT_MODULE ? "which the 'target_modules' of its configuration ask for"
+                                                        : "which the 'target_parameters' of its configuration ask for");
+            }
         }
     }
     json_decref(set);
@@ -381,17 +420,27 @@ static sw_status join(const json_t *names, char **out) {
 }
 
 static sw_status match(struct sw_peft *self, const struct sw_model_config *config) {
+    const json_t *given = sw_config_field_of(self->root, "target_parameters");
     json_t *saved = json_array(), *targets = NULL;
     self->known = calloc((size_t)sw_safetensors_count(self->tensors) + 1, sizeof *self->known);
     sw_status status = self->known != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to open %s", self->folder);
+    if (status == SW_OK && given != NULL && !is_off(given) && !config->joined_experts)
+        status =
+            refuse_value(self, "target_parameters", "this model has no tensors of all experts of a layer to adapt");
     if (status == SW_OK)
         status = check_tensors(self, saved);
     if (status == SW_OK)
-        status = check_targets(self);
+        status = check_targets(self, "target_modules", SW_PEFT_MODULE);
+    if (status == SW_OK)
+        status = check_targets(self, "target_parameters", SW_PEFT_PARAMETER);
     if (status == SW_OK)
         status = join(saved, &self->saved);
-    if (status == SW_OK)
-        targets = sw_peft_targets(self->plain, config, file_has, self);
+    if (status == SW_OK) {
+        json_t *parameters = sw_peft_targets(SW_PEFT_PARAMETER, self->plain, config, file_has, self);
+        targets = sw_peft_targets(SW_PEFT_MODULE, self->plain, config, file_has, self);
+        json_array_extend(targets, parameters);
+        json_decref(parameters);
+    }
     if (status == SW_OK)
         status = join(targets, &self->targets);
     self->lora.targets = self->targets;
@@ -407,7 +456,7 @@ sw_status sw_peft_open(const char *folder, const struct sw_model_config *config,
         sw_peft_close(self);
         return sw_fail(SW_ERR_NOMEM, "no memory to open %s", folder);
     }
-    self->out_first = config->out_first;
+    self->config = *config;
     sw_status status = read_config(self);
     if (status == SW_OK)
         status = open_tensors(self);
@@ -429,6 +478,8 @@ void sw_peft_close(struct sw_peft *self) {
     for (int64_t u = 0; u < self->found_units; u++)
         free(self->found[u]);
     free(self->found);
+    for (int matrix = 0; matrix < EXPERT_MATRICES; matrix++)
+        free(self->turned[matrix].values);
     sw_units_destroy(self->plain);
     sw_safetensors_close(self->tensors);
     json_decref(self->root);
@@ -450,6 +501,14 @@ int64_t sw_peft_parameters(const struct sw_peft *self) {
     return elems;
 }
 
+/* Returns where B of the adapters of all experts is kept in the units' order; NULL: the tensor is nothing of the kind.
+ */
+static struct turned *turned_of(struct sw_peft *self, const struct sw_tensor *tensor) {
+    return tensor->added && tensor->dims == 3 && sw_name_ends_with(tensor->name, SW_LORA_B)
+               ? &self->turned[sw_expert_matrix_of(&self->config, tensor->name)]
+               : NULL;
+}
+
 /* The elements of a unit that are being filled. */
 struct filling {
     struct sw_peft *adapter;
@@ -464,7 +523,11 @@ static sw_status fill_run(void *context, int64_t tensor, int64_t whole, int64_t 
     float *out = filling->out + at;
     if (from == NULL)
         return SW_OK;
-    SW_TRY(sw_safetensors_read_f32(self->tensors, from, whole, run, out));
+    const struct turned *turned = turned_of(self, &self->units->unit[filling->unit].tensor[tensor]);
+    if (turned == NULL)
+        SW_TRY(sw_safetensors_read_f32(self->tensors, from, whole, run, out));
+    else
+        memcpy(out, turned->values + whole, (size_t)run * sizeof *out);
     for (int64_t i = 0; i < run; i++)
         if (!isfinite(out[i]))
             return sw_fail(SW_ERR_ARG, "the tensor '%s' in %s holds a value that is not finite at element %lld",
@@ -479,14 +542,52 @@ static sw_status fill(void *context, int64_t unit, int64_t first, int64_t count,
     return sw_unit_walk(&self->units->unit[unit], first, count, fill_run, &filling);
 }
 
+/* Reads a tensor B of the adapters of all experts, unless it is there. An element's neighbours in the file belong to
+ * other experts, so all of it is read. */
+static sw_status read_turned(void *context, int64_t tensor, int64_t whole, int64_t run, int64_t at) {
+    const struct filling *filling = context;
+    struct sw_peft *self = filling->adapter;
+    const struct sw_safetensor *from = self->found[filling->unit][tensor];
+    const struct sw_tensor *b = &self->units->unit[filling->unit].tensor[tensor];
+    struct turned *turned = from == NULL ? NULL : turned_of(self, b);
+    (void)whole, (void)run, (void)at;
+    if (turned == NULL || turned->from == from)
+        return SW_OK;
+    free(turned->values);
+    *turned = (struct turned){.values = malloc((size_t)from->elems * sizeof(float))};
+    float *read = malloc((size_t)from->elems * sizeof *read);
+    sw_status status =
+        read != NULL && turned->values != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to read %s", self->folder);
+    if (status == SW_OK)
+        status = sw_safetensors_read_f32(self->tensors, from, 0, from->elems, read);
+    for (int64_t i = 0; status == SW_OK && i < from->elems; i++)
+        turned->values[i] = read[sw_peft_b_elem(b, i)];
+    if (status == SW_OK)
+        turned->from = from;
+    free(read);
+    return status;
+}
+
 static sw_status prepare(void *context, int64_t unit, int64_t first, int64_t count) {
-    const struct sw_peft *self = context;
+    struct sw_peft *self = context;
+    struct filling filling = {self, unit, NULL};
+    if (self->config.joined_experts)
+        SW_TRY(sw_unit_walk(&self->units->unit[unit], first, count, read_turned, &filling));
     return self->base.prepare != NULL ? self->base.prepare(self->base.context, unit, first, count) : SW_OK;
 }
 
 static sw_status take_record(void *context, int64_t unit, int64_t grain, void *record) {
     const struct sw_peft *self = context;
     return self->base.record(self->base.context, unit, grain, record);
+}
+
+/* Returns the file's tensor for a factor of an adapter. */
+static const struct sw_safetensor *take_factor(struct sw_peft *self, const char *name) {
+    const char *factor = sw_name_ends_with(name, SW_LORA_A) ? SW_LORA_A : SW_LORA_B;
+    char adapted[SW_TENSOR_NAME_CHARS], module[SW_TENSOR_NAME_CHARS];
+    snprintf(adapted, sizeof adapted, "%.*s", (int)(strlen(name) - strlen(factor)), name);
+    key_of(self, adapted, module);
+    return take(self, module, factor);
 }
 
 /* Finds the file's tensors of a unit, and counts them. */
@@ -496,7 +597,8 @@ static sw_status find_in_unit(struct sw_peft *self, int64_t u, int64_t *count) {
     if (self->found[u] == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to read %s", self->folder);
     for (int64_t t = 0; t < unit->tensor_count; t++) {
-        self->found[u][t] = take(self, unit->tensor[t].name, "");
+        self->found[u][t] =
+            unit->tensor[t].added ? take_factor(self, unit->tensor[t].name) : take(self, unit->tensor[t].name, "");
         *count += self->found[u][t] != NULL && sw_tensor_is_first_part(&unit->tensor[t]);
         if (unit->tensor[t].added && self->found[u][t] == NULL)
             return sw_fail(SW_ERR_ARG, "the adapter in %s has no tensor for %s", self->folder, unit->tensor[t].name);

@@ -8,7 +8,11 @@
  * transformers_weight_conversion.py) joins them as it loads them: gate and up become one adapter of twice the rank. It
  * does so for all experts of all layers or not at all; it then has no dropout, and takes the scale from alpha / rank,
  * also with use_rslora. So the configuration of such adapters says alpha instead, and no dropout, which matters in
- * training only. */
+ * training only.
+ *
+ * Adapters beside a tensor that has the matrices of all experts (gpt-oss) are those of PEFT's target_parameters: A is
+ * [experts·rank, inputs] and B [outputs, rank·experts], with the rows of A by expert and then rank, and the columns of
+ * B by rank and then expert. */
 #include "core/files/files.h"
 #include "core/json.h"
 #include "core/log.h"
@@ -26,14 +30,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { COPY_ELEMS = 1 << 16, KEY_CHARS = SW_TENSOR_NAME_CHARS + sizeof SW_PEFT_PREFIX };
+enum {
+    COPY_ELEMS = 1 << 16,
+    KEY_CHARS = SW_TENSOR_NAME_CHARS + sizeof SW_PEFT_PREFIX + sizeof SW_PEFT_INNER + sizeof SW_LORA_A
+};
 
-bool sw_peft_is_matrix(const struct sw_units *units, int64_t unit, const struct sw_tensor *tensor) {
-    return unit > 0 && unit + 1 < units->count && tensor->dims == 2 && !tensor->added;
+/* Biases of experts have two dimensions, and are no matrices. */
+bool sw_peft_may_adapt(sw_peft_kind kind, const struct sw_units *units, int64_t unit, const struct sw_tensor *tensor) {
+    const bool right =
+        kind == SW_PEFT_MODULE ? tensor->dims == 2 && sw_name_ends_with(tensor->name, ".weight") : tensor->dims == 3;
+    return right && unit > 0 && unit + 1 < units->count && !tensor->added;
 }
 
-/* The modules of a model that could have an adapter, and those that have one. */
+/* The modules of a model that could have an adapter, or the parameters, and those that have one. */
 struct modules {
+    sw_peft_kind kind;
     const struct sw_units *units;
     int64_t layers;
     const char *block; /* the text before a layer's number in names */
@@ -60,9 +71,9 @@ static void count_modules(const struct modules *modules, const char *part, bool 
         const struct sw_unit *unit = &modules->units->unit[u];
         for (int64_t t = 0; t < unit->tensor_count; t++) {
             char module[SW_TENSOR_NAME_CHARS];
-            if (!sw_peft_is_matrix(modules->units, u, &unit->tensor[t]))
+            if (!sw_peft_may_adapt(modules->kind, modules->units, u, &unit->tensor[t]))
                 continue;
-            sw_lora_module(unit->tensor[t].name, module);
+            sw_lora_adapted(unit->tensor[t].name, module);
             const char *name = within_block(modules, module);
             if (strcmp(by_last_part ? last_part(name) : name, part) != 0)
                 continue;
@@ -103,9 +114,10 @@ static void add_named(const struct modules *modules, const char *name, json_t *l
     }
 }
 
-json_t *sw_peft_targets(const struct sw_units *units, const struct sw_model_config *config,
+json_t *sw_peft_targets(sw_peft_kind kind, const struct sw_units *units, const struct sw_model_config *config,
                         bool (*has)(const void *context, const char *module), const void *context) {
-    const struct modules modules = {.units = units,
+    const struct modules modules = {.kind = kind,
+                                    .units = units,
                                     .layers = config->layers,
                                     .block = sw_family_find(config->family)->names->block,
                                     .has = has,
@@ -116,16 +128,16 @@ json_t *sw_peft_targets(const struct sw_units *units, const struct sw_model_conf
         for (int64_t t = 0; t < units->unit[u].tensor_count; t++) {
             const struct sw_tensor *tensor = &units->unit[u].tensor[t];
             char module[SW_TENSOR_NAME_CHARS];
-            if (!sw_peft_is_matrix(units, u, tensor) || !sw_tensor_is_first_part(tensor))
+            if (!sw_peft_may_adapt(kind, units, u, tensor) || !sw_tensor_is_first_part(tensor))
                 continue;
-            sw_lora_module(tensor->name, module);
+            sw_lora_adapted(tensor->name, module);
             add_named(&modules, within_block(&modules, module), list, without);
         }
     json_decref(without);
     return list;
 }
 
-/* Returns the set of adapted modules; NULL: there is no memory. */
+/* Returns the set of adapted modules and parameters; NULL: there is no memory. */
 static json_t *adapted_modules(const struct sw_units *units) {
     json_t *set = json_object();
     for (int64_t u = 1; set != NULL && u + 1 < units->count; u++)
@@ -214,15 +226,41 @@ static void contents_release(struct contents *contents) {
     json_decref(contents->saved);
 }
 
-static void add_content(struct contents *contents, int64_t unit, const struct sw_tensor *tensor) {
+/* Tells whether a tensor is a factor of the adapters of all experts of a layer. */
+static bool is_joined_factor(const struct sw_tensor *tensor) {
+    return tensor->added && tensor->dims == 3;
+}
+
+/* Names and shapes a factor of the adapters of all experts. others: adapters of the unit. */
+static void add_joined(const struct sw_model_config *config, const struct sw_unit *unit, const struct sw_tensor *tensor,
+                       char key[KEY_CHARS], struct sw_safetensors_declared *declared) {
+    const bool is_a = sw_name_ends_with(tensor->name, SW_LORA_A);
+    const char *factor = is_a ? SW_LORA_A : SW_LORA_B;
+    char adapted[SW_TENSOR_NAME_CHARS], module[SW_TENSOR_NAME_CHARS];
+    bool inner = false;
+    snprintf(adapted, sizeof adapted, "%.*s", (int)(strlen(tensor->name) - strlen(factor)), tensor->name);
+    sw_lora_module(adapted, module);
+    for (int64_t t = 0; t < unit->tensor_count && sw_expert_matrix_of(config, tensor->name) == EXPERT_GATE; t++)
+        inner |= is_joined_factor(&unit->tensor[t]) && sw_expert_matrix_of(config, unit->tensor[t].name) == EXPERT_DOWN;
+    snprintf(key, KEY_CHARS, SW_PEFT_PREFIX "%s%s%s", module, inner ? SW_PEFT_INNER : "", factor);
+    declared->dims = 2;
+    declared->dim[0] = is_a ? tensor->dim[0] * tensor->dim[1] : tensor->dim[1];
+    declared->dim[1] = is_a ? tensor->dim[2] : tensor->dim[2] * tensor->dim[0];
+}
+
+static void add_content(struct contents *contents, const struct sw_model_config *config, const struct sw_units *units,
+                        int64_t unit, const struct sw_tensor *tensor) {
     const int64_t i = contents->count++;
     snprintf(contents->key[i], KEY_CHARS, SW_PEFT_PREFIX "%s", tensor->name);
     contents->declared[i] = (struct sw_safetensors_declared){.name = contents->key[i], .dims = tensor->dims};
     memcpy(contents->declared[i].dim, tensor->dim, sizeof tensor->dim);
+    if (is_joined_factor(tensor))
+        add_joined(config, &units->unit[unit], tensor, contents->key[i], &contents->declared[i]);
     contents->place[i] = (struct place){unit, tensor};
 }
 
-static sw_status list_contents(const struct sw_units *units, struct contents *out) {
+static sw_status list_contents(const struct sw_model_config *config, const struct sw_units *units,
+                               struct contents *out) {
     int64_t tensors = 0;
     for (int64_t u = 0; u < units->count; u++)
         tensors += units->unit[u].tensor_count;
@@ -239,7 +277,7 @@ static sw_status list_contents(const struct sw_units *units, struct contents *ou
             bool saved;
             if (!sw_tensor_is_first_part(tensor) || !is_written(&units->unit[u], tensor, &saved))
                 continue;
-            add_content(out, u, tensor);
+            add_content(out, config, units, u, tensor);
             sw_lora_module(tensor->name, module);
             if (saved && !has_name(out->saved, module))
                 json_array_append_new(out->saved, json_string(module));
@@ -266,7 +304,8 @@ static sw_status write_config(const char *folder, const struct sw_peft_export *e
     const bool experts = adapts_experts(adapted, export->config, &joins);
     const double given = lora->alpha > 0.0 ? lora->alpha : 2.0 * (double)lora->rank;
     const double alpha = experts ? sw_lora_scale(lora) * (double)lora->rank : given;
-    json_t *targets = sw_peft_targets(export->units, export->config, set_has, adapted);
+    json_t *targets = sw_peft_targets(SW_PEFT_MODULE, export->units, export->config, set_has, adapted);
+    json_t *parameters = sw_peft_targets(SW_PEFT_PARAMETER, export->units, export->config, set_has, adapted);
     if ((experts && !joins) || adapts_shared_expert(adapted, export->config))
         sw_log_warn("the adapters are of some experts, of a shared expert, or of gate or up without the other or down: "
                     "PEFT loads them with transformers 4 only");
@@ -281,6 +320,9 @@ static sw_status write_config(const char *folder, const struct sw_peft_export *e
         (json_int_t)lora->rank, "rank_pattern", "revision", "target_modules", targets, "task_type", "CAUSAL_LM");
     if (lora->rank_stabilized && !experts)
         json_object_set_new(root, "use_rslora", json_true());
+    if (json_array_size(parameters) > 0)
+        json_object_set(root, "target_parameters", parameters);
+    json_decref(parameters);
     char *text = sw_config_dump(root);
     json_decref(root);
     sw_status status = text != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to write " SW_PEFT_CONFIG);
@@ -292,13 +334,36 @@ static sw_status write_config(const char *folder, const struct sw_peft_export *e
     return status;
 }
 
+/* Writes a tensor B of the adapters of all experts in PEFT's order, for which all of it must be in memory. */
+static sw_status write_turned(const struct sw_peft_export *export, const struct sw_tensor *tensor,
+                              const struct sw_whole_tensor *whole, struct sw_safetensors_writer *writer) {
+    const int64_t elems = sw_tensor_whole_elems(tensor);
+    float *read = malloc((size_t)elems * sizeof *read), *turned = malloc((size_t)elems * sizeof *turned);
+    sw_status status =
+        read != NULL && turned != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to write %s", tensor->name);
+    if (status == SW_OK)
+        status = sw_whole_tensor_read(whole, export->from, 0, elems, read);
+    for (int64_t i = 0; status == SW_OK && i < elems; i++)
+        turned[sw_peft_b_elem(tensor, i)] = read[i];
+    if (status == SW_OK)
+        status = sw_checkpoint_check_values(tensor->name, export->type, turned, elems);
+    if (status == SW_OK)
+        status = sw_safetensors_write_f32(writer, turned, elems);
+    free(read);
+    free(turned);
+    return status;
+}
+
 static sw_status write_elements(const struct sw_peft_export *export, const struct contents *contents,
                                 struct sw_whole_tensor *whole, float *values, struct sw_safetensors_writer *writer) {
     for (int64_t i = 0; i < contents->count; i++) {
         const struct place place = contents->place[i];
         const int64_t elems = sw_tensor_whole_elems(place.tensor);
+        const bool turned = is_joined_factor(place.tensor) && sw_name_ends_with(place.tensor->name, SW_LORA_B);
         sw_whole_tensor_gather(export->units, place.unit, place.tensor, whole);
-        for (int64_t at = 0, count; at < elems; at += count) {
+        if (turned)
+            SW_TRY(write_turned(export, place.tensor, whole, writer));
+        for (int64_t at = 0, count; !turned && at < elems; at += count) {
             count = sw_min_i64(elems - at, COPY_ELEMS);
             SW_TRY(sw_whole_tensor_read(whole, export->from, at, count, values));
             SW_TRY(sw_checkpoint_check_values(place.tensor->name, export->type, values, count));
@@ -335,7 +400,7 @@ static sw_status write_tensors(const char *folder, const struct sw_peft_export *
 static sw_status fill_folder(void *context, const char *folder) {
     const struct sw_peft_export *export = context;
     struct contents contents;
-    sw_status status = list_contents(export->units, &contents);
+    sw_status status = list_contents(export->config, export->units, &contents);
     if (status == SW_OK)
         status = write_config(folder, export, contents.saved);
     if (status == SW_OK)

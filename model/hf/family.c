@@ -49,17 +49,18 @@ static bool begins_with_module(const char *text, const char *tensor) {
     return strncmp(text, tensor, module) == 0;
 }
 
-static bool ends_with(const char *text, const char *end) {
-    const size_t chars = strlen(text), end_chars = strlen(end);
-    return chars >= end_chars && strcmp(text + chars - end_chars, end) == 0;
+/* Tells whether a text is the name of a block's tensor, or of an adapter of it, whose name goes on with a dot. */
+static bool is_or_adapts(const char *text, const char *tensor) {
+    const char *at = strstr(text, tensor);
+    return at != NULL && (at[strlen(tensor)] == '\0' || at[strlen(tensor)] == '.');
 }
 
 int sw_expert_matrix_of(const struct sw_model_config *config, const char *name) {
     const struct sw_tensor_names *all = sw_family_find(config->family)->names;
     if (config->joined_experts)
-        return ends_with(name, all->piece[JOINED_DOWN][0].name) ? EXPERT_DOWN
-               : ends_with(name, all->piece[JOINED_UP][0].name) ? EXPERT_GATE
-                                                                : -1;
+        return is_or_adapts(name, all->piece[JOINED_DOWN][0].name) ? EXPERT_DOWN
+               : is_or_adapts(name, all->piece[JOINED_UP][0].name) ? EXPERT_GATE
+                                                                   : -1;
     const char *expert = all->expert != NULL ? strstr(name, all->expert) : NULL;
     if (expert == NULL)
         return -1;

@@ -1,6 +1,7 @@
 """Adapters as PEFT's folders: in for train, eval and generate, out of runs, merged into their model; and wrong ones."""
 
 import array
+import itertools
 import json
 import math
 import os
@@ -16,8 +17,9 @@ GOLDEN = os.path.join(os.path.dirname(program.HERE), "data")
 SCRATCH = program.scratch_folder()
 NEAR = 1e-5  # of losses in fp32
 CONFIG, WEIGHTS, PREFIX = "adapter_config.json", "adapter_model.safetensors", "base_model.model."
-GPT2, QWEN2, MIXTRAL = "gpt2-a", "qwen2-a", "mixtral-a"  # that of Mixtral adapts every expert
-ALL = (GPT2, QWEN2, MIXTRAL)
+# That of Mixtral adapts every expert, and that of gpt-oss the tensors that have all experts of a layer.
+GPT2, QWEN2, MIXTRAL, GPTOSS = "gpt2-a", "qwen2-a", "mixtral-a", "gptoss-a"
+ALL = (GPT2, QWEN2, MIXTRAL, GPTOSS)
 FP32 = ("--precision", "fp32", "--threads", 1)
 
 
@@ -102,7 +104,7 @@ def trains_as_peft_does():
 def groups_train_as_peft_does():
     """Groups of ranks (--tensor) have the losses of PEFT, too, and export what one rank does but for the order of sums."""
     problems = []
-    for base, ranks in ((GPT2, 3), (QWEN2, 2), (QWEN2, 4), (MIXTRAL, 2)):
+    for base, ranks in ((GPT2, 3), (QWEN2, 2), (QWEN2, 4), (MIXTRAL, 2), (GPTOSS, 2)):
         name, expected = f"group-{base}-{ranks}", facts(base)["losses"]
         arguments = threads(ranks, program.command(*from_peft(name, base, "--tensor", ranks)))
         done = program.limits.run(arguments, capture_output=True, text=True, check=False)
@@ -139,11 +141,13 @@ def what_goes_in_comes_out():
         narrow = exported("narrow-" + base, golden(base), "--adapter", adapter(base), "--dtype", "bf16")
         problems += [f"{base}: {name} is {kind}" for name, (kind, _, _) in tensors_of(narrow).items() if kind != "BF16"]
     modules = {base: program.read_json(path("out-run-" + base, CONFIG)) for base in ALL}
-    expected = {GPT2: ["attn.c_proj", "c_fc"], MIXTRAL: ["o_proj", "w1", "w3", "w2"],
+    expected = {GPT2: ["attn.c_proj", "c_fc"], MIXTRAL: ["o_proj", "w1", "w3", "w2"], GPTOSS: ["v_proj"],
                 QWEN2: ["model.layers.1.self_attn.q_proj", "model.layers.2.self_attn.q_proj",
                         "model.layers.1.self_attn.v_proj", "model.layers.2.self_attn.v_proj"]}
     problems += [f"{base}: modules {modules[base]['target_modules']}" for base in expected
                  if modules[base]["target_modules"] != expected[base]]
+    if [modules[base].get("target_parameters") for base in (GPTOSS, MIXTRAL)] != [["gate_up_proj", "down_proj"], None]:
+        problems.append("other target_parameters")
     if modules[QWEN2]["modules_to_save"] != ["model.norm"] or modules[GPT2]["modules_to_save"] is not None:
         problems.append("other modules_to_save")
     return problems
@@ -154,17 +158,20 @@ def merged_by_hand(base, folder):
     config, weights = program.read_json(os.path.join(folder, CONFIG)), tensors_of(folder)
     scale = config["lora_alpha"] / (math.sqrt(config["r"]) if config.get("use_rslora") else config["r"])
     for name, (_, shape, content) in tensors_of(golden(base), "model.safetensors").items():
-        values, module = list(floats(content)), PREFIX + name.removesuffix(".weight")
+        values, module, experts = list(floats(content)), PREFIX + name.removesuffix(".weight"), 1
+        if len(shape) == 3:  # of all experts, of which PEFT wraps down around gate and up
+            experts, (module, _, last) = shape[0], module.rpartition(".")
+            module += "" if last == "down_proj" else ".base_layer"
         if PREFIX + name in weights:
             values = list(floats(weights[PREFIX + name][2]))
         if module + ".lora_A.weight" in weights:
-            rank, inputs = weights[module + ".lora_A.weight"][1]
+            rank, inputs = config["r"], weights[module + ".lora_A.weight"][1][1]
             a, b = (floats(weights[f"{module}.lora_{which}.weight"][2]) for which in "AB")
-            outputs = len(b) // rank
-            for o in range(outputs):
-                for i in range(inputs):
-                    at = i * outputs + o if config["fan_in_fan_out"] else o * inputs + i
-                    values[at] += scale * sum(b[o * rank + r] * a[r * inputs + i] for r in range(rank))
+            outputs = len(b) // (rank * experts)
+            for e, o, i in itertools.product(range(experts), range(outputs), range(inputs)):
+                at = i * outputs + o if config["fan_in_fan_out"] or experts > 1 else o * inputs + i
+                values[e * inputs * outputs + at] += scale * sum(b[(o * rank + r) * experts + e] * a[(e * rank + r) * inputs + i]
+                                                                 for r in range(rank))
         yield name, shape, values
 
 

@@ -24,7 +24,9 @@ CONFIG = {"model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"], "voca
 MXFP4 = {"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}}
 # OCP Microscaling Formats 1.0, section 5.3.3.
 E2M1 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0]
-LORA = ("--lora", 4, "--lora-targets", "attention")
+ATTENTION = ("--lora", 4, "--lora-targets", "attention")
+LORA = ("--lora", 4, "--lora-alpha", 64)  # of experts, too
+ADAPTED = ("q_proj.weight", "k_proj.weight", "v_proj.weight", "o_proj.weight", "gate_up_proj", "down_proj")
 
 
 def path(*names):
@@ -166,12 +168,15 @@ def a_base_stays_in_mxfp4():
     program.must("export", path("base-d"), path("adapter"))
     program.must("export", PUBLISHED, path("merged-apart"), "--adapter", path("adapter"), "--merge")
     found = values_of(path("merged-apart"))
-    problems += [f"merged: {name} differs" for name, shape in shapes().items()
-                 if "self_attn" not in name and found.get(name) != (shape, EXACT[name])]
-    if not any(found[name][1] != EXACT[name] for name in EXACT if "q_proj.weight" in name):
-        problems.append("the adapter was not merged")
+    problems += [f"merged: {name} is {found.get(name)[0]}, changed: {found[name][1] != EXACT[name]}" for name, shape in shapes().items()
+                 if found[name][0] != shape or (found[name][1] != EXACT[name]) != name.endswith(ADAPTED)]
+    losses = [json.loads(program.must("eval", *flags, "--data", DATA, "--seq", program.SEQ, "--precision", "fp32", "--json").out)["loss"]
+              for flags in ((path("merged-apart"),), (PUBLISHED, "--adapter", path("adapter")), (path("base-n"),), (PUBLISHED,))]
+    # The merged weights are rounded to bf16.
+    if losses[1] != losses[2] or abs(losses[0] - losses[1]) > 1e-3 * losses[1] or not losses[1] < 0.99 * losses[3]:
+        problems.append(f"losses merged, with the adapter, of the run, and without: {losses}")
     # Adapters of experts have no dropout: these are none.
-    program.must("plan", "--machine", "h100", "--model", "gpt-oss-20b", *LORA, "--lora-dropout", 0.1)
+    program.must("plan", "--machine", "h100", "--model", "gpt-oss-20b", *ATTENTION, "--lora-dropout", 0.1)
     return problems + program.refused("a merged export", ["export", path("base-d"), path("merged"), "--merge"], "--base-format mxfp4",
                                       "leave out --merge")
 
@@ -186,13 +191,14 @@ def folder_with(name, **changes):
 def experts_are_a_base_that_is_rounded():
     """From either folder the same numbers, those of the values nearly, and a merged export with the experts of the base."""
     problems = []
+    program.must(*train(PLAIN, "typed-attention", *ATTENTION, precision="fp32"))
     for form, most in (("int8", 2e-3), ("nf4", 2e-2)):
         for folder, name in ((PUBLISHED, f"{form}-published"), (PLAIN, f"{form}-plain")):
-            program.must(*train(folder, name, *LORA, "--base-format", form, precision="fp32"))
+            program.must(*train(folder, name, *ATTENTION, "--base-format", form, precision="fp32"))
             program.must("export", path(name), path(name + "-out"), "--merge")
         if program.numbers_of(path(f"{form}-published")) != program.numbers_of(path(f"{form}-plain")):
             problems.append(f"{form}: MXFP4 and plain weights train differently")
-        losses = [[line["loss"] for line in program.steps_of(path(run))] for run in (f"{form}-plain", "typed")]
+        losses = [[line["loss"] for line in program.steps_of(path(run))] for run in (f"{form}-plain", "typed-attention")]
         if any(abs(loss - value) > most * value for loss, value in zip(*losses, strict=True)) or losses[0] == losses[1]:
             problems.append(f"{form}: losses {losses[0]}, those of the values {losses[1]}")
         found = values_of(path(f"{form}-published-out"))
@@ -264,11 +270,9 @@ def what_is_wrong_is_refused():
          "--base-format mxfp4", "--lora"),
         ("experts that are trained and a base", train(PUBLISHED, "none", *LORA, "--base-format", "mxfp4", "--modules-to-save", "experts"),
          "--modules-to-save", "gate_up_proj", "--base-format mxfp4")])
-    for flags in (("--tensor", 2, "--ranks", 2), ("--experts", 2, "--ranks", 2), ("--tiles", 2),
-                  ("--lora", 4), ("--lora", 4, "--lora-targets", "q_proj,experts"), ("--lora", 4, "--lora-targets", "gate_up_proj"), ("--precision", "fp8", "--optimizer-state", "bf16")):
-        problems += program.refused(flags[0], ["plan", "--model", "gpt-oss-20b", *flags], flags[0],
-                                    "--lora-targets" if flags[0] == "--lora" else "gpt_oss")
-    return problems
+    for flags in (("--tiles", 2), ("--precision", "fp8", "--optimizer-state", "bf16")):
+        problems += program.refused(flags[0], ["plan", "--model", "gpt-oss-20b", *flags], flags[0], "gpt_oss")
+    return problems + program.refused("dropout", ["plan", "--model", "gpt-oss-20b", "--lora", 4, "--lora-dropout", 0.1], "--lora-dropout")
 
 
 script_test.run(experts_are_read_as_transformers_has_them, commands_compute_with_the_values, a_base_stays_in_mxfp4,

@@ -8,7 +8,8 @@ what is allowed.
 
 transformers 5 keeps the matrices of a layer's experts in two tensors, and peft joins the adapters of gate and up to one
 of twice the rank, whose B has a block for each and zeros beside them. Those zeros are not trained here: they are no
-part of adapters of gate and up.
+part of adapters of gate and up. The experts of gpt-oss are two tensors in its checkpoints too, and peft's adapters of
+them are target_parameters here as well.
 
   adapters.py [--steps N] [--seed N] [--spillway build/spillway]
 
@@ -50,7 +51,11 @@ CASES = [
      {"r": 3, "lora_alpha": 6, "target_modules": ["o_proj", "gate_proj", "up_proj", "down_proj"], "init_lora_weights": False}),
     ("gpt_oss", {**SIZES, "head_dim": 16, "num_key_value_heads": 2, "num_local_experts": 4, "num_experts_per_tok": 2,
                  "sliding_window": 16},
-     {"r": 4, "lora_alpha": 6, "target_modules": ["q_proj", "o_proj"], "init_lora_weights": False}),
+     {"r": 4, "lora_alpha": 6, "target_modules": ["q_proj", "o_proj"], "init_lora_weights": False,
+      "target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]}),
+    ("gpt_oss", {**SIZES, "head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 16},
+     {"r": 3, "lora_alpha": 6, "target_modules": ["k_proj"], "init_lora_weights": False, "use_rslora": True,
+      "target_parameters": ["mlp.experts.down_proj"]}),
 ]
 
 
@@ -61,7 +66,14 @@ GOLDEN = [
     ("qwen2-a", {"r": 3, "lora_alpha": 4, "target_modules": r".*\.(1|2)\.self_attn\.[qv]_proj", "use_rslora": True,
                  "modules_to_save": ["model.norm"], "init_lora_weights": False}),
     ("mixtral-a", {"r": 2, "lora_alpha": 3, "target_modules": ["o_proj", "w1", "w2", "w3"], "init_lora_weights": False}),
+    ("gptoss-a", {"r": 2, "lora_alpha": 3, "target_modules": ["v_proj"], "init_lora_weights": False,
+                  "target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]}),
 ]
+
+
+def joins_adapters(config):
+    """Tells whether peft joins the adapters of experts, which have names of their own in the folder."""
+    return hasattr(config, "num_local_experts") and config.model_type != "gpt_oss"
 
 
 def halves(config, factor, tensor):
@@ -119,7 +131,7 @@ def gradients_of(model, tokens):
         (torch.nn.functional.cross_entropy(logits.flatten(0, 1), part[:, 1:].flatten()) / len(parts)).backward()
     found = {name.replace(".default.", "."): p.grad.clone() for name, p in model.named_parameters() if ".lora_" in name}
     model.zero_grad()
-    return by_expert(model.config, found) if hasattr(model.config, "num_local_experts") else found
+    return by_expert(model.config, found) if joins_adapters(model.config) else found
 
 
 def logits_of(model, tokens):
@@ -182,7 +194,7 @@ def begin(base, adapter, folder, name=None):
     """Saves an adapter that peft made, and returns the model with it."""
     model = peft.get_peft_model(load_base(base), peft.LoraConfig(task_type="CAUSAL_LM", **adapter))
     model.peft_config["default"].base_model_name_or_path = name or str(base)
-    if not hasattr(model.config, "num_local_experts"):
+    if not joins_adapters(model.config):
         model.save_pretrained(folder)
         return model
     save_by_expert(model, adapter, folder)
