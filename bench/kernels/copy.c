@@ -114,10 +114,10 @@ static void copy_both_close(struct sw_copy_both *both) {
 enum { UPLOAD, DOWNLOAD, BOTH_UPLOAD, BOTH_DOWNLOAD, MEMCPY_ONE, MEMCPY_ALL, CONTENDERS };
 static_assert((int)CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each contender has its rates");
 
-/* Areas exceed the caches, and hold two copies of the largest size. Weights are copied by whole grains. */
+/* Areas exceed the caches, unless measurements are to take less memory, and hold two copies of the largest size that is
+ * measured. Weights are copied by whole grains. */
 #define AREA_BYTES (128 * SW_MIB)
 #define WORKING_BYTES (48 * SW_MIB)
-#define LARGEST_BYTES (64 * SW_MIB)
 #define GRAIN_BYTES (SW_GRAIN_ELEMS * sw_dtype_bytes(SW_BF16))
 
 #define ROW struct sw_bench_size_row
@@ -150,7 +150,8 @@ struct copy_bench {
 static sw_status measure(struct copy_bench *bench, struct sw_bench_size_row *row) {
     const struct sw_measure_shape shape = {.type = SW_BF16, .chunk_grains = row->bytes / GRAIN_BYTES};
     const struct sw_bench_memory *memory = &bench->memory;
-    const int64_t bytes = sw_max_i64(2, WORKING_BYTES / row->bytes) * row->bytes;
+    const int64_t working_bytes = (int64_t)(sw_measure_share() * (double)WORKING_BYTES);
+    const int64_t bytes = sw_max_i64(2, working_bytes / row->bytes) * row->bytes;
     struct sw_bench_rounds *out = &row->rounds;
     for (int i = 0; i < out->rounds; i++) {
         struct sw_rate upload, download;
@@ -165,8 +166,14 @@ static sw_status measure(struct copy_bench *bench, struct sw_bench_size_row *row
     return SW_OK;
 }
 
+static int64_t area_bytes(const struct copy_bench *bench) {
+    int64_t bytes = (int64_t)(sw_measure_share() * (double)AREA_BYTES);
+    for (int i = 0; i < bench->count; i++)
+        bytes = sw_max_i64(bytes, 2 * bench->rows[i].bytes);
+    return bytes;
+}
+
 static sw_status measure_sizes(struct copy_bench *bench, const struct sw_bench_options *given) {
-    SW_TRY(sw_bench_size_rows(given, &sw_bench_copy_sizes, &bench->rows, &bench->count));
     bench->progress = sw_long_work_begin("measuring copies", bench->count * given->rounds);
     bench->progress.unit = "rounds";
     for (int i = 0; i < bench->count; i++)
@@ -194,8 +201,9 @@ sw_status sw_bench_copy(const void *given_options) {
     sw_status status = SW_OK;
     SW_TRY_GOTO(sw_bench_open_devices(given->settings.device, given->settings.threads, &bench.devices), end);
     const struct sw_device_info info = sw_devices_info(&bench.devices);
-    SW_TRY_GOTO(copy_both_open(bench.devices.compute, 2 * LARGEST_BYTES, &bench.both), end);
-    SW_TRY_GOTO(sw_bench_memory_open(info.threads, AREA_BYTES, &bench.memory), end);
+    SW_TRY_GOTO(sw_bench_size_rows(given, &sw_bench_copy_sizes, &bench.rows, &bench.count), end);
+    SW_TRY_GOTO(copy_both_open(bench.devices.compute, area_bytes(&bench), &bench.both), end);
+    SW_TRY_GOTO(sw_bench_memory_open(info.threads, area_bytes(&bench), &bench.memory), end);
     SW_TRY_GOTO(measure_sizes(&bench, given), end);
     status = report(&bench, given);
 end:
