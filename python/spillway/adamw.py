@@ -122,6 +122,7 @@ class AdamW(torch.optim.Optimizer):
         self._touch()
         if overlap is not None:
             try:
+                self._check_module(overlap)
                 self._unwatch = watch(overlap, self._wait_for)
             except BaseException:
                 self.close()
@@ -153,6 +154,12 @@ class AdamW(torch.optim.Optimizer):
         if not parameter.is_contiguous():
             raise ValueError(f"the parameter '{name}' is not contiguous: call .contiguous() on it before")
         return store.add(name, parameter.data_ptr(), parameter.numel(), _DTYPES[parameter.dtype])
+
+    def _check_module(self, overlap: torch.nn.Module) -> None:
+        own = set(overlap.parameters())
+        for parameter, name in self._names.items():
+            if parameter not in own:
+                raise ValueError(f"overlap: the module has no parameter '{name}', so nothing would wait for it: name the whole model")
 
     def _opened(self) -> Store:
         if self._store is None:

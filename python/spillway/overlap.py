@@ -11,6 +11,9 @@ import torch
 _ZERO_GRAD = torch.nn.Module.zero_grad.__code__
 # Frames between a module's zero_grad and the table of parameters.
 _MOST_FRAMES = 8
+# PyTorch has it from version 2.7 on.
+_is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)
+_COMPILED = "overlap: the module is compiled, and a compiled module does not say when it reads a parameter"
 
 
 def _only_forgets_gradients() -> bool:
@@ -27,11 +30,18 @@ def _only_forgets_gradients() -> bool:
 
 
 class _Parameters(dict[str, Any]):
-    """A module's table of its parameters. `wait` is called with each parameter that is read."""
+    """A module's table of its parameters. Each of `waits`, one for each optimizer that overlaps, is called with each parameter
+    that is read."""
 
-    def __init__(self, table: dict[str, Any], wait: Callable[[Any], None]) -> None:
+    def __init__(self, table: dict[str, Any]) -> None:
         super().__init__(table)
-        self._wait = wait
+        self.waits: list[Callable[[Any], None]] = []
+
+    def _wait(self, parameter: Any) -> None:
+        if torch.compiler.is_compiling() and not _is_exporting():
+            raise ValueError(_COMPILED)
+        for wait in self.waits:
+            wait(parameter)
 
     def __getitem__(self, name: str) -> Any:
         parameter = super().__getitem__(name)
@@ -64,21 +74,24 @@ class _Parameters(dict[str, Any]):
 
 
 def _is_compiled(module: torch.nn.Module) -> bool:
-    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+    return (isinstance(module, torch.jit.ScriptModule) or hasattr(module, "_orig_mod")
+            or getattr(module, "_compiled_call_impl", None) is not None)
 
 
 def watch(model: torch.nn.Module, wait: Callable[[Any], None]) -> Callable[[], None]:
     """Lets each module of a model call `wait` with a parameter that is read as its attribute. Returns a function that undoes
     it."""
     if any(_is_compiled(module) for module in model.modules()):
-        raise ValueError("overlap: the module is compiled, and a compiled module does not say when it reads a parameter")
-    watched = [(module, module._parameters) for module in model.modules() if module._parameters]
-    for module, table in watched:
-        module.__dict__["_parameters"] = _Parameters(table, wait)
+        raise ValueError(_COMPILED)
+    watched = list(model.modules())
+    for module in watched:
+        if not isinstance(module._parameters, _Parameters):
+            module.__dict__["_parameters"] = _Parameters(module._parameters)
+        module._parameters.waits.append(wait)
 
     def undo() -> None:
-        for module, table in watched:
-            table.clear()
-            table.update(dict.items(module._parameters))
-            module.__dict__["_parameters"] = table
+        for module in watched:
+            module._parameters.waits.remove(wait)
+            if not module._parameters.waits:
+                module.__dict__["_parameters"] = dict.copy(module._parameters)
     return undo

@@ -84,4 +84,47 @@ def an_interrupted_step_is_still_waited_for(folder):
     return problems
 
 
-script_test.run(gradients_stay_until_the_step_is_done, an_interrupted_step_is_still_waited_for)
+@needs("torch")
+def every_reader_waits(folder):
+    """Two optimizers have one model, and a module without parameters is given one later."""
+    os.makedirs(folder)
+    model = chain()
+    model.append(torch.nn.Module())
+    matrices, vectors = ([parameter for parameter in model.parameters() if parameter.dim() == dim] for dim in (2, 1))
+    first = made(os.path.join(folder, "first"), matrices, model)
+    second = made(os.path.join(folder, "second"), vectors, model)
+    model[3].tied = model[0].weight
+    give_gradients(model[:3])
+    for optimizer in (first, second):
+        optimizer.step()
+        optimizer.zero_grad()
+    problems = [] if is_new(first, matrices[2], model[2].weight.detach().clone()) else ["the first optimizer is not waited for"]
+    problems += [] if matrices[2] not in first._running else ["no wait for the first optimizer"]
+    model[3].tied
+    problems += [] if matrices[0] not in first._running else ["no wait for a parameter that was tied later"]
+    model[2].bias
+    problems += [] if vectors[2] not in second._running else ["no wait for the second optimizer"]
+    first.close()
+    give_gradients(model[:3])
+    second.step()
+    problems += [] if is_new(second, vectors[0], model[0].bias.detach().clone()) else ["closing one ends the waits for the other"]
+    second.close()
+    problems += [] if all(type(module._parameters) is dict for module in model.modules()) else ["traces are left in the module"]
+    return problems
+
+
+@needs("torch")
+def modules_that_would_not_wait_are_refused(folder):
+    model = chain()
+    problems = script_test.raised(ValueError, "no parameter '1.weight'", made, folder, model.named_parameters(), model[0])
+    scripted = torch.jit.script(chain())
+    problems += script_test.raised(ValueError, "is compiled", made, folder, scripted.named_parameters(), scripted)
+    optimizer = made(folder, model.named_parameters(), model)
+    compiled = torch.compile(model, backend="eager")
+    problems += script_test.raised(Exception, "overlap: the module is compiled", compiled, torch.randn(2, WIDTH))
+    optimizer.close()
+    return problems
+
+
+script_test.run(gradients_stay_until_the_step_is_done, an_interrupted_step_is_still_waited_for, every_reader_waits,
+                modules_that_would_not_wait_are_refused)
