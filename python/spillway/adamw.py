@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import secrets
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -91,8 +90,6 @@ class AdamW(torch.optim.Optimizer):
         self._hooks: list[Any] = []
         self.clip = clip
         self.full_state_dict = full_state_dict
-        # Tells a dictionary of this optimizer's own state from that of another one with the same folder and step.
-        self._origin = secrets.token_hex(8)
         #: Text that the commits of the steps to come keep, such as the position in the data.
         self.note = ""
         #: The outcome of the last step of this process.
@@ -265,6 +262,7 @@ class AdamW(torch.optim.Optimizer):
         """Makes the values of parameters that something else has changed, such as `model.load_state_dict`, the master weights,
         and commits. The moments stay."""
         self.wait()
+        self._check_places()
         store, changed = self._opened(), self._changed()
         if changed:
             Replacement(masters_of(self._index, changed), store.last_step, store.applied_steps).write(store, self.note)
@@ -332,7 +330,7 @@ class AdamW(torch.optim.Optimizer):
         parameter; None: as `full_state_dict` says."""
         self.save()
         store = self._opened()
-        made = {**super().state_dict(), "store": store.folder, "step": store.last_step, "origin": self._origin}
+        made = {**super().state_dict(), "store": store.folder, "step": store.last_step}
         if self.full_state_dict if full is None else full:
             parameters = [parameter for group in self.param_groups for parameter in group["params"]]
             made["state"] = {number: {"step": torch.tensor(float(store.applied_steps)), **self.read_state(parameter)}
@@ -345,11 +343,13 @@ class AdamW(torch.optim.Optimizer):
         torch.optim.AdamW, which has no masters, so the parameters' own values become them. The state is then committed.
         Without it, the store must be at the step that the dictionary was made at."""
         self.wait()
+        self._check_places()
         store, replacement = self._opened(), None
-        is_own = state_dict.get("origin") == self._origin and state_dict.get("step") == store.last_step
-        if state_dict["state"] and not is_own:
+        if state_dict["state"]:
             replacement = replacement_of(state_dict, self.param_groups, self._index, self._names)
-        elif not is_own and state_dict.get("step") != store.last_step:
+            if replacement.is_in(store) and not self._changed():
+                replacement = None  # trainers give an optimizer its own state back
+        elif state_dict.get("step") != store.last_step:
             raise ValueError(f"the state_dict is of step {state_dict.get('step')} of {state_dict.get('store')}, and {store.folder} is "
                              f"at step {store.last_step}: go on from that step, or make checkpoints with full_state_dict=True, "
                              "which hold the state")
@@ -363,7 +363,6 @@ class AdamW(torch.optim.Optimizer):
             super().load_state_dict(before)
             raise
         if replacement is not None:
-            self._origin = secrets.token_hex(8)
             self._touch()
 
     def close(self) -> None:

@@ -91,6 +91,8 @@ def watch(model: torch.nn.Module, wait: Callable[[Any], None]) -> Callable[[], N
 
     def undo() -> None:
         for module in watched:
+            if wait not in getattr(module._parameters, "waits", ()):
+                continue  # the module got another table since
             module._parameters.waits.remove(wait)
             if not module._parameters.waits:
                 module.__dict__["_parameters"] = dict.copy(module._parameters)

@@ -28,6 +28,18 @@ class Replacement(NamedTuple):
     step: int
     applied_steps: int
 
+    def is_in(self, store: Store) -> bool:
+        """Tells whether the store has this state already."""
+        if (self.step, self.applied_steps) != (store.last_step, store.applied_steps):
+            return False
+        for part, tensors in self.parts.items():
+            for index, tensor in enumerate(tensors):
+                own = torch.empty_like(tensor)
+                store.read(index, part, own.data_ptr())
+                if not torch.equal(own, tensor):
+                    return False
+        return True
+
     def write(self, store: Store, note: str) -> None:
         addresses = {part: [None if tensor is None else tensor.data_ptr() for tensor in tensors]
                      for part, tensors in self.parts.items()}

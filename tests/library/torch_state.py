@@ -171,5 +171,42 @@ def changed_weights_are_noticed(folder):
     return problems
 
 
+@needs("torch")
+def its_own_state_comes_back_from_any_change(folder):
+    """The step alone does not tell that the store, or the dictionary, has changed since."""
+    parameters, optimizer = made(folder, host_memory="64MiB")
+    train(parameters, optimizer, 0, STEPS)
+    kept = optimizer.state_dict(full=True)
+    with torch.no_grad():
+        parameters[0].mul_(2.0)
+    optimizer.take_weights()
+    optimizer.load_state_dict(kept)
+    problems = [] if torch.equal(parameters[0], kept["state"][0]["master"]) else ["weights that were taken stay"]
+    with torch.no_grad():
+        parameters[0].mul_(2.0)
+    optimizer.load_state_dict(kept)
+    problems += [] if torch.equal(parameters[0], kept["state"][0]["master"]) else ["a changed parameter stays"]
+    kept["state"][1]["exp_avg"].zero_()
+    optimizer.load_state_dict(kept)
+    problems += [] if not optimizer.read_state(parameters[1])["exp_avg"].any() else ["a changed dictionary is not taken"]
+    optimizer.close()
+    return problems
+
+
+@needs("torch")
+def moved_parameters_are_not_written_to(folder):
+    parameters, optimizer = made(folder, host_memory="64MiB")
+    train(parameters, optimizer, 0, STEPS)
+    kept, before = optimizer.state_dict(full=True), parameters[0].data
+    parameters[0].data = before.to(torch.bfloat16)
+    problems = script_test.raised(ValueError, "'p0' has moved", optimizer.take_weights)
+    problems += script_test.raised(ValueError, "'p0' has moved", optimizer.load_state_dict, kept)
+    parameters[0].data = before
+    optimizer.load_state_dict(kept)
+    optimizer.close()
+    return problems
+
+
 script_test.run(a_full_state_goes_to_another_store_with_the_same_bits, its_own_state_is_not_written_again,
-                pytorchs_state_comes_and_goes_back, other_state_is_refused_by_name, changed_weights_are_noticed)
+                pytorchs_state_comes_and_goes_back, other_state_is_refused_by_name, changed_weights_are_noticed,
+                its_own_state_comes_back_from_any_change, moved_parameters_are_not_written_to)
