@@ -9,7 +9,7 @@
  *
  * Belady (1966): the piece to give up is the one whose next use is farthest. Pieces are read ahead in the order of
  * their next uses, and give up nothing that is used sooner (Cao, Felten, Karlin & Li, SIGMETRICS 1995). Pieces that
- * were read ahead take a quarter of the ring at most, unless more is free: in a forward pass that comes again and
+ * were read ahead take a part of the ring at most, unless more is free: in a forward pass that comes again and
  * again, all others then stay, and are not read again. */
 #include "core/clock.h"
 #include "library/stream_private.h"
@@ -26,8 +26,14 @@ void sw_streamed_queue(struct stream_fifo *fifo, int64_t room, int64_t piece) {
     fifo->piece[(fifo->first + fifo->count++) % room] = piece;
 }
 
-/* The part of the ring for pieces that nobody has used since they were read. */
-enum { EARLY_SHARE = 4 };
+/* EARLY_BYTES: what a fast drive reads until the lane and the reader have been woken a few times. */
+enum { EARLY_BYTES = 64 << 20, EARLY_SHARE = 4, MOST_EARLY_SHARE = 2 };
+
+/* Returns how much of the ring pieces may take that nobody has used since they were read. */
+static int64_t most_early(const spillway_stream *self) {
+    const int64_t enough = sw_max_i64(EARLY_BYTES / self->granule_bytes, self->granules / EARLY_SHARE);
+    return sw_min_i64(enough, self->granules / MOST_EARLY_SHARE);
+}
 
 static int64_t page_bytes(const struct stream_piece *piece) {
     return sw_round_up(piece->bytes, SW_BUFFER_ALIGN_BYTES);
@@ -154,7 +160,7 @@ sw_status sw_streamed_read_ahead(spillway_stream *self) {
         granules += piece->granules;
         if (entry.overwrites || piece->small || piece->state != STREAM_ABSENT || !piece->filled)
             continue;
-        if (self->early_granules > 0 && self->early_granules + piece->granules > self->granules / EARLY_SHARE &&
+        if (self->early_granules > 0 && self->early_granules + piece->granules > most_early(self) &&
             self->free_granules < piece->granules)
             break;
         SW_TRY(make_room(self, piece, ahead, false, &made));
