@@ -316,8 +316,21 @@ static bool is_preset(const char *model) {
     return false;
 }
 
+/* Returns an argument of the command, or for the "auto" of a size the size that was chosen: the choice of a start, by
+ * other rates, might be another. */
+static const char *argument_of(const struct sw_settings *settings, const char *flag, const char *argument,
+                               char number[SW_COUNT_CHARS]) {
+    const bool tensor = strcmp(flag, "--tensor") == 0;
+    if (strcmp(argument, "auto") != 0 || !(tensor || strcmp(flag, "--expert-group") == 0))
+        return argument;
+    snprintf(number, SW_COUNT_CHARS, "%lld", (long long)(tensor ? settings->tensor : settings->expert_group));
+    return number;
+}
+
 /* Prints the command on one line, so that it can be copied. A flag's values follow it up to the next flag. */
 static void print_command(const struct sw_settings *settings, int argc, char *const *argv) {
+    const char *flag = "";
+    char number[SW_COUNT_CHARS];
     bool kept = true;
     if (settings->ranks > 1)
         printf("%*smpirun -n %lld spillway train", INDENT, "", (long long)settings->ranks);
@@ -325,9 +338,9 @@ static void print_command(const struct sw_settings *settings, int argc, char *co
         printf("%*sspillway train", INDENT, "");
     for (int i = 0; i < argc; i++) {
         if (strncmp(argv[i], "--", 2) == 0)
-            kept = sw_options_have(&sw_train_command, argv[i]);
+            kept = sw_options_have(&sw_train_command, flag = argv[i]);
         if (kept)
-            print_argument(argv[i]);
+            print_argument(argument_of(settings, flag, argv[i], number));
     }
     printf("%s%s --run RUN\n", is_preset(settings->model) ? " --init" : "",
            settings->data.count > 0 ? "" : " --data DATA");
