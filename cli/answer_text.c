@@ -45,15 +45,17 @@ static void print_written(const struct sw_answer *a, FILE *to) {
 /* Prints how ranks divide layers and sequences. */
 static void print_groups(const struct sw_settings *s, FILE *to) {
     char groups[SW_COUNT_CHARS];
-    const bool experts = sw_settings_shares_experts(s);
+    const bool experts = sw_settings_shares_experts(s), tensor = sw_settings_tensor_ranks(s) > 1;
+    const char *does = tensor ? "computes its part of every layer" : "has its part of the experts";
     if (sw_settings_part_ranks(s) == 1)
         return;
+    if (experts && tensor)
+        does = "computes its part of every layer, and has its part of the experts";
     fprintf(to, "%*s%-14s ", INDENT, "", "ranks");
     sw_command_print_to(to, VALUE_COLUMN, VALUE_COLUMN, "%lld: %s of %lld; each rank %s",
                         (long long)sw_settings_ranks(s),
                         sw_format_count(sw_settings_state_ranks(s), experts ? "expert group" : "tensor group", groups),
-                        (long long)sw_settings_part_ranks(s),
-                        experts ? "has its part of the experts" : "computes its part of every layer");
+                        (long long)sw_settings_part_ranks(s), does);
 }
 
 void sw_answer_print_plan(const struct sw_answer *answer, FILE *to) {
@@ -82,7 +84,7 @@ void sw_answer_print_plan(const struct sw_answer *answer, FILE *to) {
 void sw_answer_warn_groups(const struct sw_settings *s, double step_s, double in_nodes_s) {
     const long long nodes = sw_settings_tensor_nodes(s), node_ranks = sw_settings_tensor_node_ranks(s);
     char step[SW_TIME_TEXT_CHARS], in_nodes[SW_TIME_TEXT_CHARS];
-    if (nodes < 2 || sw_settings_shares_experts(s)) /* smaller groups of experts may be slower */
+    if (nodes < 2)
         return;
     if (in_nodes_s > 0.0)
         sw_log_warn("the tensor groups of %lld ranks span %lld nodes: a step takes %s, %s within one node; use "

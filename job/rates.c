@@ -486,8 +486,10 @@ struct sw_node_ranks sw_rates_node_ranks(const struct sw_settings *settings) {
     const int64_t ranks = sw_settings_ranks(settings), node_ranks = sw_settings_node_ranks(settings);
     return (struct sw_node_ranks){.ranks = ranks,
                                   .nodes = node_ranks > 0 ? ranks / node_ranks : 1,
-                                  .tensor_ranks = sw_settings_part_ranks(settings),
+                                  .tensor_ranks = sw_settings_tensor_ranks(settings),
                                   .tensor_node_ranks = sw_settings_tensor_node_ranks(settings),
+                                  .expert_ranks = sw_settings_expert_ranks(settings),
+                                  .expert_node_ranks = sw_settings_part_node_ranks(settings),
                                   .data_node_ranks = sw_settings_data_node_ranks(settings)};
 }
 

@@ -30,8 +30,8 @@ struct sw_model_shape sw_settings_shape(const struct sw_settings *settings) {
                                    .tiles = settings->tiles,
                                    .tensor_ranks = (int)sw_settings_tensor_ranks(settings),
                                    .tensor_rank = (int)sw_settings_tensor_rank(settings),
-                                   .expert_ranks = (int)sw_max_i64(1, settings->experts),
-                                   .expert_rank = (int)(settings->rank % sw_max_i64(1, settings->experts)),
+                                   .expert_ranks = (int)sw_settings_expert_ranks(settings),
+                                   .expert_rank = (int)sw_settings_expert_rank(settings),
                                    .optimizer = sw_settings_optimizer(settings),
                                    .tuning = settings->tuning,
                                    .dpo_beta = settings->dpo ? settings->dpo_beta : 0.0,
@@ -47,12 +47,11 @@ struct subject {
     const struct sw_model *model;
 };
 
-/* Returns the share of this rank's tokens that go through a matrix of an expert, if the router sends equally many to
- * each expert. The experts of a rank of an expert group also get the tokens of the group's other ranks. */
+/* Returns the share of a micro-batch's tokens that go through a matrix of an expert, if the router sends equally many
+ * to each expert. */
 static double expert_share(const struct subject *of) {
     const struct sw_model_config *config = sw_model_get_config(of->model);
-    const double ranks = sw_settings_shares_experts(of->settings) ? (double)sw_settings_part_ranks(of->settings) : 1.0;
-    return ranks * (double)config->chosen_experts / (double)config->experts;
+    return (double)config->chosen_experts / (double)config->experts;
 }
 
 /* Tells whether a tensor multiplies tokens: vectors and biases of experts, which are rows of a matrix, are added. */
@@ -60,10 +59,12 @@ static bool is_matrix(const struct sw_tensor *tensor) {
     return tensor->dims > 1 && tensor->decay;
 }
 
-/* Returns the elements of a tensor that multiply each token on average. */
-static double multiplying(const struct subject *of, const struct sw_tensor *tensor) {
+/* Returns the elements of a unit's tensor that multiply each token of a micro-batch on average. The router and the
+ * experts of a rank of an expert group get the tokens of all its members. */
+static double multiplying(const struct subject *of, const struct sw_unit *unit, const struct sw_tensor *tensor) {
     const struct sw_part *part = &tensor->part;
-    const double all = (double)((part->used_rows > 0 ? part->used_rows : part->rows) * part->cols);
+    const double members = unit->shared_out ? (double)sw_settings_expert_ranks(of->settings) : 1.0;
+    const double all = members * (double)((part->used_rows > 0 ? part->used_rows : part->rows) * part->cols);
     if (!is_matrix(tensor))
         return 0.0;
     return sw_expert_matrix_of(sw_model_get_config(of->model), tensor->name) < 0 ? all : all * expert_share(of);
@@ -105,7 +106,7 @@ static void count_flops(const struct subject *of, const struct sw_units *units, 
     double all = head && units->tied ? (double)table->elems : 0.0, last = 0.0, frozen = 0.0;
     const struct sw_unit *here = &units->unit[unit];
     for (int64_t t = 0; t < here->tensor_count; t++) {
-        const double elems = multiplying(of, &here->tensor[t]);
+        const double elems = multiplying(of, here, &here->tensor[t]);
         const bool is_frozen = here->tensor[t].frozen;
         all += elems;
         last += !is_frozen && is_in_last_product(of, here, t) ? elems : 0.0;
@@ -175,11 +176,12 @@ static bool may_keep_rows(const struct sw_settings *settings, const struct sw_pl
     return base->tensor.ranks > 1 && is_open(settings);
 }
 
-/* Returns the specification of a plan whose ranks keep rows, by sequence parallelism unless the settings or tiles
- * exclude it. */
+/* Returns the specification of a plan whose ranks keep rows, by sequence parallelism unless the settings, tiles or
+ * expert groups exclude it. */
 static struct sw_plan_spec with_rows(const struct sw_plan_spec *base, const struct sw_settings *settings) {
     struct sw_plan_spec spec = *base;
-    spec.tensor.sequence = settings->sequence == SW_SEQUENCE_AUTO && settings->tiles == 1;
+    spec.tensor.sequence =
+        settings->sequence == SW_SEQUENCE_AUTO && settings->tiles == 1 && !sw_settings_shares_experts(settings);
     spec.tensor.partition_inputs = true;
     return spec;
 }
@@ -222,9 +224,9 @@ static struct sw_plan_tensor tensor_of(const struct sw_settings *settings, const
 static struct sw_plan_experts experts_of(const struct sw_settings *settings, const struct sw_model_bytes *bytes) {
     if (!sw_settings_shares_experts(settings))
         return (struct sw_plan_experts){0};
-    return (struct sw_plan_experts){.ranks = (int)sw_settings_part_ranks(settings),
-                                    .rank = (int)sw_settings_part_rank(settings),
-                                    .node_ranks = sw_settings_tensor_node_ranks(settings),
+    return (struct sw_plan_experts){.ranks = (int)sw_settings_expert_ranks(settings),
+                                    .rank = (int)sw_settings_expert_rank(settings),
+                                    .node_ranks = sw_settings_part_node_ranks(settings),
                                     .rows = bytes->sent};
 }
 

@@ -63,8 +63,8 @@ bool sw_tensor_is_open(const struct sw_settings *settings) {
 }
 
 static bool divides(int64_t group, const struct sw_job *job) {
-    return sw_settings_ranks(job->settings) % group == 0 && job->config.heads % group == 0 &&
-           job->config.kv_heads % group == 0;
+    return sw_settings_ranks(job->settings) % (group * sw_settings_expert_ranks(job->settings)) == 0 &&
+           job->config.heads % group == 0 && job->config.kv_heads % group == 0;
 }
 
 static void list_tensor_groups(const struct sw_job *job, struct sw_size_prices *out) {

@@ -281,6 +281,13 @@ void sw_block_norm_accumulate(const struct sw_model *model, const struct sw_unit
     norm->bias_acc = norm_acc_of(model, call, (int)scale + 1);
 }
 
+sw_status sw_rank_add_own_rows(const struct sw_model *model, const struct sw_unit_call *call) {
+    const int64_t row_bytes = model->config.hidden * sw_dtype_bytes(model->shape.type);
+    char *own_out = (char *)call->out + call->own_rows.first_grain * row_bytes;
+    return sw_add(call->stream, .type = model->shape.type, .elems = call->own_rows.grains * model->config.hidden,
+                  .a = own_out, .b = call->own_in, .y = own_out);
+}
+
 sw_status sw_norm_forward(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor scale,
                           const void *x, void *y, float *mean, float *rstd) {
     const struct sw_norm_call norm = norm_call(model, call, scale, mean, rstd);

@@ -10,7 +10,11 @@
  * beside experts. Routing and results of products are computed again in the backward pass.
  *
  * In the backward pass a rank computes the share of its own experts. The gradients at the router and at the normalised
- * input are linear in the gradient at the experts' weights, so the ranks' shares add up to the whole. */
+ * input are linear in the gradient at the experts' weights, so the ranks' shares add up to the whole.
+ *
+ * If the members of a group are tensor groups, a rank has some columns of each of its member's experts, and its results
+ * and gradients are shares of these, too. One sum over all ranks of the group adds both kinds up. The unit of experts
+ * then has their norm: it normalises its input for what it sends, and the plan runs the norm's backward pass. */
 #include "model/model_private.h"
 
 static int64_t sent_bytes(const struct sw_model *model) {
@@ -43,12 +47,25 @@ static struct saved saved_of_block(const struct sw_model *model, const struct sw
     return sw_saved_of(model, &block);
 }
 
+/* Tells whether the units of experts have their norm: the members of the group are tensor groups. */
+static bool has_norm(const struct sw_model *model) {
+    return model->cut.ranks > 1;
+}
+
+/* Normalises all rows of the input into this member's place among those of all. */
+static sw_status send_normed(const struct sw_model *model, const struct sw_unit_call *call) {
+    return sw_norm_forward(model, call, NORM2_SCALE, call->in, rows_of(model, call->out, model->cut.expert_rank),
+                           area_at(call->work, model->work.norm_mean), area_at(call->work, model->work.norm_rstd));
+}
+
 static sw_status send_rows(const struct sw_model *model, const struct sw_unit_call *call) {
     return sw_copy_on_device(call->stream, rows_of(model, call->out, model->cut.expert_rank),
                              sw_saved_of(model, call).norm2_out, sent_bytes(model));
 }
 
 sw_status sw_group_send(struct sw_model *model, const struct sw_unit_call *call) {
+    if (has_norm(model))
+        return send_normed(model, call);
     const struct saved s = sw_saved_of(model, call);
     SW_TRY(sw_block_fill_attention(model, call, &s));
     return send_rows(model, call);
@@ -61,6 +78,8 @@ sw_status sw_group_recompute(struct sw_model *model, const struct sw_unit_call *
 }
 
 sw_status sw_group_recall(struct sw_model *model, const struct sw_unit_call *call) {
+    if (has_norm(model))
+        return send_normed(model, call);
     if (call->recompute != SW_RECOMPUTE_NOTHING)
         SW_TRY(sw_group_recompute(model, call));
     return send_rows(model, call);
@@ -81,8 +100,11 @@ sw_status sw_group_forward(struct sw_model *model, const struct sw_unit_call *ca
     for (int rank = 0; rank < model->cut.expert_ranks; rank++) {
         struct sw_unit_call rows = call_for(model, call, rank);
         rows.out = rows_of(model, call->out, rank);
-        const void *residual = rank == model->cut.expert_rank ? saved_of_block(model, call).residual : NULL;
+        const bool own = rank == model->cut.expert_rank;
+        const void *residual = own && !has_norm(model) ? saved_of_block(model, call).residual : NULL;
         SW_TRY(sw_experts_forward(model, &rows, rows_of(model, call->normed, rank), residual, &s));
+        if (own && has_norm(model))
+            SW_TRY(sw_rank_add_own_rows(model, &rows));
     }
     return SW_OK;
 }

@@ -117,25 +117,18 @@ static int64_t softmax_bytes(const struct sw_model *model) {
 
 static bool is_mlp(const struct sw_model *model, const struct sw_unit_call *call) {
     const enum block_kind kind = sw_tile_of(&model->cut, call->unit).kind;
-    return kind == MLP_FIRST || kind == MLP_NEXT;
+    return kind == MLP_FIRST || kind == MLP_NEXT || kind == SHARED_MLP;
 }
 
 static int64_t row_bytes(const struct sw_model *model) {
     return model->config.hidden * sw_dtype_bytes(model->shape.type);
 }
 
-/* Adds the residual of the rank's own rows to a half's output: it may not have the others. */
-static sw_status add_own_rows(const struct sw_model *model, const struct sw_unit_call *call) {
-    char *own_out = (char *)call->out + call->own_rows.first_grain * row_bytes(model);
-    return sw_add(call->stream, .type = model->shape.type, .elems = call->own_rows.grains * model->config.hidden,
-                  .a = own_out, .b = call->own_in, .y = own_out);
-}
-
 /* Computes the last product of the first tile of a half. */
 static sw_status begin_half(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name,
                             enum sw_block_tensor weight, const void *x) {
     SW_TRY(sw_linear_forward(model, call, name, weight, x, NULL, call->out));
-    return add_own_rows(model, call);
+    return sw_rank_add_own_rows(model, call);
 }
 
 /* Computes a tile's last product and adds it to the sum of the rank's earlier tiles. */
@@ -193,7 +186,7 @@ static sw_status rank_forward(struct sw_model *model, const struct sw_unit_call 
     SW_TRY(fill_norm(model, call, &s));
     if (has_experts(model, call)) {
         SW_TRY(sw_experts_forward(model, call, n, NULL, &s));
-        SW_TRY(add_own_rows(model, call));
+        SW_TRY(sw_rank_add_own_rows(model, call));
     } else if (is_mlp(model, call)) {
         SW_TRY(sw_mlp_forward(model, call, n, &s));
         SW_TRY(add_half(model, call, LINEAR_DOWN, DOWN_WEIGHT, s.activated));
@@ -205,6 +198,8 @@ static sw_status rank_forward(struct sw_model *model, const struct sw_unit_call 
 }
 
 static sw_status rank_recompute(struct sw_model *model, const struct sw_unit_call *call) {
+    if (sw_tile_of(&model->cut, call->unit).kind == SHARED_MLP) /* keeps nothing */
+        return SW_OK;
     const struct saved s = sw_saved_of(model, call);
     const void *n = normed_of(model, call, &s);
     const bool mlp = is_mlp(model, call);
@@ -468,10 +463,10 @@ sw_status sw_model_create(const struct sw_model_config *config, const struct sw_
     model->cut.expert_ranks = shape->expert_ranks;
     model->cut.expert_rank = shape->expert_rank;
     model->vocab = sw_shard(config->vocab, model->cut.ranks, model->cut.rank);
-    const bool experts = shape->expert_ranks > 1;
-    const struct sw_model_group group = {.ranks = experts ? shape->expert_ranks : model->cut.ranks,
-                                         .rank = experts ? shape->expert_rank : model->cut.rank,
-                                         .experts = experts};
+    const int expert_ranks = shape->expert_ranks > 1 ? shape->expert_ranks : 1;
+    const struct sw_model_group group = {.ranks = expert_ranks * model->cut.ranks,
+                                         .rank = shape->expert_rank * model->cut.ranks + model->cut.rank,
+                                         .experts = expert_ranks};
     sw_status status =
         sw_model_group_units(config, &group, model->cut.tiles, shape->optimizer, &shape->tuning, &model->units);
     assert(!shape->fp8 || (shape->type == SW_BF16 && shape->optimizer != SW_OPTIMIZER_FP32));
@@ -532,7 +527,7 @@ struct sw_model_bytes sw_model_bytes(const struct sw_model *model) {
         .gathered = model->config.tied_embeddings || model->cut.ranks > 1 || model->cut.expert_ranks > 1
                         ? 0
                         : sw_gathered_layout(model).bytes,
-        .product = sw_model_splits_backward(model) ? sw_product_bytes(model) : 0,
+        .product = sw_split_product_bytes(model),
         .softmax = model->cut.ranks > 1 ? softmax_bytes(model) : 0,
         .rows = model->rows,
         .sent = model->cut.expert_ranks > 1 ? model->rows : 0,

@@ -62,13 +62,16 @@ sw_status sw_model_units(const struct sw_model_config *config, int64_t tiles, sw
  * Fails with SW_ERR_ARG if the model's sizes cannot be divided like this; the message names the nearest number of
  * ranks, or the numbers of tiles, that fit.
  *
- * With `experts` the ranks of a group share out the experts and nothing else: each has a run of them whole, and all
- * other tensors are replicated. A block is then two units: all but router and experts, which all ranks of a job share
- * as they do embedding and head, and these. With `joined` it is one unit, as in runs of older versions: such units are
- * only read. */
+ * With experts > 1 a group is of so many members that share out the experts. If members are ranks, they share out
+ * nothing else: each has a run of experts whole, and all other tensors are replicated. A block is then two units: all
+ * but router and experts, which all ranks of a job share as they do embedding and head, and these. With `joined` it is
+ * one unit, as in runs of older versions: such units are only read. If members are tensor groups, of ranks / experts
+ * neighbours, each rank has what it has in its tensor group, but of the experts only those of its member; router and
+ * norm before the experts are in their unit. */
 struct sw_model_group {
     int ranks, rank;
-    bool experts, joined;
+    int experts; /* 0 or 1: a tensor group */
+    bool joined;
 };
 sw_status sw_model_group_units(const struct sw_model_config *config, const struct sw_model_group *group, int64_t tiles,
                                sw_optimizer_format optimizer, const struct sw_tuning *tuning, struct sw_units **out);

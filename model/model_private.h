@@ -13,7 +13,8 @@ enum embedding_tensor { TOKEN_TABLE, POSITION_TABLE };
 
 /* Kinds of units between embedding and head: a block; the first or a later tile of one of its halves; where experts are
  * units, a block without its experts, or some of these; or, where an expert group shares out the experts, a block
- * without router and experts, or these. Each kind has a range of the block's tensors. */
+ * without router and experts, or these. If that group is of tensor groups, the units are halves: the first tile of the
+ * attention, and experts with their norm. Each kind has a range of the block's tensors. */
 enum block_kind {
     BLOCK_WHOLE,
     ATTENTION_FIRST,
@@ -24,6 +25,7 @@ enum block_kind {
     EXPERT_GROUP,
     SHARED_BLOCK,
     SHARED_EXPERTS,
+    SHARED_MLP,
     BLOCK_KINDS
 };
 struct sw_block_range {
@@ -43,7 +45,7 @@ struct sw_cut {
     int64_t tiles;
     int ranks, rank;
     int64_t expert_units; /* units that the experts of a block are; 0: they are in one unit with all of the block */
-    int expert_ranks, expert_rank; /* 0 or 1 ranks: all experts */
+    int expert_ranks, expert_rank; /* 0 or 1 ranks, or tensor groups: all experts */
     bool joined;                   /* experts that ranks share out are in one unit with their block */
 };
 /* Returns the number of parts of a half: the tiles of all ranks, rank after rank. */
@@ -525,6 +527,9 @@ int64_t sw_experts_tally(const struct sw_model *model);
 /* Tells whether the router has a loss of its own. */
 bool sw_experts_have_loss(const struct sw_model *model);
 
+/* Adds the residual of this rank's own rows to a half's output, of which it may not have the others. */
+sw_status sw_rank_add_own_rows(const struct sw_model *model, const struct sw_unit_call *call);
+
 /* The passes of a block whose experts the ranks of a group share out (engine.h). */
 sw_status sw_group_send(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_group_forward(struct sw_model *model, const struct sw_unit_call *call);
@@ -537,6 +542,8 @@ sw_status sw_group_recompute(struct sw_model *model, const struct sw_unit_call *
 bool sw_model_splits_backward(const struct sw_model *model);
 /* Returns the bytes of the gradient at the result of a block's first product. */
 int64_t sw_product_bytes(const struct sw_model *model);
+/* Returns the bytes of it that the plan has, for units whose backward pass is split; 0: there are none. */
+int64_t sw_split_product_bytes(const struct sw_model *model);
 
 /* Compute a block up to its MLP's normalised input. The second computes again only what needs no matrix product. */
 sw_status sw_block_fill_attention(struct sw_model *model, const struct sw_unit_call *call, const struct saved *s);

@@ -311,7 +311,7 @@ static void lay_saved(const struct sw_model *model, enum block_kind kind, struct
         s->norm1_rstd = place(&s->derived_bytes, row_bytes);
         s->norm1_out = place(&s->derived_bytes, typed_rows * c->hidden);
     }
-    if (has(kind, NORM2_SCALE)) {
+    if (has(kind, NORM2_SCALE) && kind != SHARED_MLP) { /* which keeps nothing */
         s->norm2_mean = place(&s->derived_bytes, mean_bytes);
         s->norm2_rstd = place(&s->derived_bytes, row_bytes);
         s->norm2_out = place(&s->derived_bytes, typed_rows * c->hidden);
@@ -320,6 +320,13 @@ static void lay_saved(const struct sw_model *model, enum block_kind kind, struct
 
 bool sw_model_splits_backward(const struct sw_model *model) {
     return model->cut.ranks > 1 && model->cut.tiles == 1;
+}
+
+int64_t sw_split_product_bytes(const struct sw_model *model) {
+    if (!sw_model_splits_backward(model))
+        return 0;
+    return model->cut.expert_ranks > 1 ? model->rows * model->widths.qkv * sw_dtype_bytes(model->shape.type)
+                                       : sw_product_bytes(model);
 }
 
 int64_t sw_product_bytes(const struct sw_model *model) {
@@ -365,7 +372,7 @@ static void lay_work(struct sw_model *model) {
     int64_t block = w->bytes, head = w->bytes;
     const int64_t pairs = sw_experts_pairs(model);
     const struct widths *wide = &model->widths;
-    if (!sw_model_splits_backward(model))
+    if (!sw_model_splits_backward(model) || model->cut.expert_ranks > 1)
         w->wide = place(&block, sw_product_bytes(model));
     w->narrow = place(&block, model->rows * sw_max_i64(c->hidden, wide->q) * typed);
     if (c->norm_of_results)

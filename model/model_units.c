@@ -66,6 +66,7 @@ static const struct sw_block_range ranges[BLOCK_KINDS] = {
     [EXPERT_GROUP] = {EXPERTS, BLOCK_TENSORS},
     [SHARED_BLOCK] = {NORM1_SCALE, ROUTER},
     [SHARED_EXPERTS] = {ROUTER, BLOCK_TENSORS},
+    [SHARED_MLP] = {NORM2_SCALE, BLOCK_TENSORS},
 };
 
 struct sw_block_range sw_block_range(enum block_kind kind) {
@@ -98,6 +99,9 @@ struct sw_tile sw_tile_of(const struct sw_cut *cut, int64_t unit) {
     const int64_t tiles = cut->tiles;
     if (cut->expert_units > 0)
         return expert_tile(cut, unit);
+    if (sw_cut_shares_out(cut) && cut->ranks > 1)
+        return (struct sw_tile){
+            .kind = unit % 2 == 1 ? ATTENTION_FIRST : SHARED_MLP, .layer = (unit - 1) / 2, .first = true, .last = true};
     if (sw_cut_shares_out(cut)) {
         const bool block = unit % 2 == 1;
         return (struct sw_tile){.kind = block ? SHARED_BLOCK : SHARED_EXPERTS,
@@ -235,10 +239,10 @@ static struct sw_part part_of(const struct sw_model_config *c, enum sw_block_ten
 
 /* Tells whether every rank of a tensor group has the whole piece. That holds for what is not cut, and with fewer
  * key-value heads than ranks for the weights of keys and values; the biases of queries, keys and values then stay
- * together. Where ranks share out experts, it holds for all else. */
+ * together. Where ranks share out experts, and are in no tensor groups, it holds for all else. */
 static bool is_replicated(const struct sw_model_config *c, const struct sw_cut *cut, enum sw_block_tensor tensor,
                           int piece) {
-    if (cut->expert_ranks > 1)
+    if (cut->expert_ranks > 1 && cut->ranks == 1)
         return tensor != EXPERTS;
     if (cut->ranks == 1 || cut_of(tensor, piece) == NOT_CUT)
         return cut->ranks > 1;
@@ -301,7 +305,7 @@ static sw_status add_block_tensor(const struct sw_units *units, struct sw_unit *
 static void name_block(struct sw_unit *unit, const struct sw_cut *cut, struct sw_tile tile,
                        struct sw_expert_run experts) {
     const bool attends = tile.kind == ATTENTION_FIRST || tile.kind == ATTENTION_NEXT;
-    if (tile.kind == SHARED_EXPERTS) /* alike on all ranks, which have different ones */
+    if (tile.kind == SHARED_EXPERTS || tile.kind == SHARED_MLP) /* alike on all ranks, which have different ones */
         snprintf(unit->name, sizeof unit->name, "block %d experts", (int)tile.layer);
     else if (experts.count > 0 && tile.kind == EXPERT_GROUP)
         snprintf(unit->name, sizeof unit->name, "block %d experts %d-%d", (int)tile.layer, (int)experts.first,
@@ -325,7 +329,7 @@ static sw_status add_table(struct sw_unit *unit, const char *name, int64_t rows,
                                  .cols = cols,
                                  .block_cols = cols,
                                  .block_stride = cols,
-                                 .replicated = cut->expert_ranks > 1};
+                                 .replicated = cut->expert_ranks > 1 && cut->ranks == 1};
     return sw_unit_add_part(unit, name, 2, (int64_t[]){rows, cols}, &part, true);
 }
 
@@ -352,7 +356,7 @@ static sw_status add_all_tensors(struct sw_units *units, const struct sw_model_c
         for (int t = range.first; t < range.end; t++)
             SW_TRY(add_block_tensor(units, &units->unit[u], c, cut, tile, sw_experts_in(c, cut, u),
                                     (enum sw_block_tensor)t));
-        units->unit[u].shared_out = tile.kind == SHARED_EXPERTS;
+        units->unit[u].shared_out = tile.kind == SHARED_EXPERTS || tile.kind == SHARED_MLP;
     }
     snprintf(head->name, sizeof head->name, "head");
     SW_TRY(add_final_norm(head, names->final_norm_scale, c->hidden, cut));
@@ -493,11 +497,11 @@ static sw_status make_units(const struct sw_model_config *config, const struct s
     units->base = sw_tuning_freezes(tuning) ? (sw_base_format)tuning->base : SW_BASE_TYPED;
     sw_status status = add_all_tensors(units, config, cut);
     if (status == SW_OK)
-        status =
-            sw_tuning_apply(tuning, config, cut->expert_ranks > 1 ? cut->expert_ranks : cut->ranks, cut->tiles, units);
+        status = sw_tuning_apply(tuning, config, cut->ranks * (cut->expert_ranks > 1 ? cut->expert_ranks : 1),
+                                 cut->tiles, units);
     if (status == SW_OK)
         status = check_as_stored(config, tuning, units);
-    if (sw_cut_shares_out(cut))
+    if (sw_cut_shares_out(cut) && cut->ranks == 1)
         share_with_all(units);
     if (status == SW_OK)
         status = sw_units_seal(units);
@@ -681,15 +685,22 @@ sw_status sw_model_group_units(const struct sw_model_config *config, const struc
                                sw_optimizer_format optimizer, const struct sw_tuning *tuning, struct sw_units **out) {
     if (group->ranks <= 1)
         return sw_model_units(config, tiles, optimizer, tuning, out);
-    if (!group->experts)
+    if (group->experts <= 1)
         return sw_model_rank_units(config, group->ranks, group->rank, tiles, optimizer, tuning, out);
-    const struct sw_cut cut = {
-        .tiles = tiles, .ranks = 1, .expert_ranks = group->ranks, .expert_rank = group->rank, .joined = group->joined};
-    SW_TRY(check_experts(config, group->ranks, tiles));
+    const int tensor_ranks = group->ranks / group->experts;
+    const struct sw_cut cut = {.tiles = tiles,
+                               .ranks = tensor_ranks,
+                               .rank = group->rank % tensor_ranks,
+                               .expert_ranks = group->experts,
+                               .expert_rank = group->rank / tensor_ranks,
+                               .joined = group->joined};
+    assert(tensor_ranks * group->experts == group->ranks && !(tensor_ranks > 1 && group->joined));
+    SW_TRY(check_experts(config, group->experts, tiles));
+    SW_TRY(check_ranks(config, tensor_ranks));
     SW_TRY(check_whole(config, optimizer, tuning));
     struct sw_units *units;
     SW_TRY(make_units(config, &cut, optimizer, tuning, &units));
-    sw_status status = check_adapters(units, group->ranks);
+    sw_status status = check_adapters(units, group->experts);
     if (status == SW_OK)
         status = check_alike(config, &cut, optimizer, tuning, units);
     if (status == SW_OK)

@@ -349,7 +349,7 @@ static sw_unit_function function_of(const struct sw_unit_run *run, sw_unit_pass 
 }
 
 bool sw_unit_run_has_products(const struct sw_unit_run *run) {
-    return run->ops.last_product != NULL;
+    return run->ops.last_product != NULL && !run->units->unit[run->call.unit].shared_out;
 }
 
 /* Runs a pass of a block whose experts a group shares out, or of these, without what the ranks exchange in it. */
@@ -377,7 +377,8 @@ sw_status sw_unit_run_pass(struct sw_unit_run *run, sw_unit_pass pass) {
     assert(!block || pass == SW_UNIT_FORWARD || run->ran_forward);
     run->ran_forward |= pass == SW_UNIT_FORWARD;
     call->recompute = again[pass];
-    const bool shared = block && run->ops.send != NULL && pass != SW_UNIT_RECOMPUTE && pass != SW_UNIT_DERIVE;
+    const bool joins = run->model->cut.ranks == 1 || run->units->unit[call->unit].shared_out;
+    const bool shared = block && run->ops.send != NULL && joins && pass != SW_UNIT_RECOMPUTE && pass != SW_UNIT_DERIVE;
     SW_TRY(shared ? run_shared(run, pass) : function_of(run, pass)(run->ops.context, call));
     return sw_stream_synchronize(call->stream);
 }

@@ -79,7 +79,7 @@ static sw_status make_part(struct sw_gathered_masters *self, int tensor_rank) {
         return SW_OK;
     const struct sw_model_group group = {.ranks = (int)self->tensor_ranks,
                                          .rank = tensor_rank,
-                                         .experts = sw_settings_shares_experts(&trainer->run.settings)};
+                                         .experts = (int)sw_settings_expert_ranks(&trainer->run.settings)};
     SW_TRY(sw_model_group_units(&trainer->run.config, &group, trainer->run.tiles, part->units->optimizer,
                                 &trainer->run.settings.tuning, &part->own));
     part->units = part->own;
@@ -153,7 +153,8 @@ static float *part_of(struct sw_gathered_masters *self, int64_t rank) {
     return self->all + rank * GATHERED_GRAINS * SW_GRAIN_ELEMS;
 }
 
-/* Returns how many parts of a unit the ranks have: those of a group, or one that all ranks share. */
+/* Returns how many parts of a unit the ranks have: those of a group; or, of a unit without experts, those of a tensor
+ * group, which lie on the ranks with the same number in their tensor groups. */
 static int parts_of(const struct sw_plan *plan, int64_t unit) {
     return sw_plan_job_ranks(plan) / sw_plan_unit_ranks(plan, unit);
 }
@@ -165,8 +166,8 @@ static sw_status read_own(struct sw_gathered_masters *self, const struct request
     const int64_t first = sw_max_i64(request->first, has.first_grain);
     const int64_t end = sw_min_i64(request->first + request->count, has.first_grain + has.grains);
     float *own = part_of(self, sw_ranks_rank(self->trainer->ranks));
-    const bool of_part = parts_of(self->trainer->job.plan, request->unit) > 1;
-    if ((of_part && request->tensor_rank != sw_settings_part_rank(&self->trainer->run.settings)) || first >= end)
+    const int parts = parts_of(self->trainer->job.plan, request->unit);
+    if ((sw_settings_part_rank(&self->trainer->run.settings) - request->tensor_rank) % parts != 0 || first >= end)
         return SW_OK;
     SW_TRY(sw_engine_read_optimizer(self->trainer->engine, request->unit, first, end - first, self->records));
     for (int64_t g = first; g < end; g++)
@@ -194,7 +195,7 @@ static int64_t owner_of(const struct part *part, int64_t unit, int64_t grain) {
     int sharer = 0;
     while (sharer + 1 < sharers && grain - of->trained_grain >= sw_shard(trained, sharers, sharer + 1).first_grain)
         sharer++;
-    return (int64_t)sharer * parts + (parts > 1 ? part->tensor_rank : 0);
+    return (int64_t)sharer * parts + part->tensor_rank % parts;
 }
 
 /* Brings a grain of a part, and some that follow it, to rank 0's part of `all`. */

@@ -309,7 +309,7 @@ static sw_status open_model(struct sw_trainer *trainer) {
                                         .seed = (uint64_t)settings->seed,
                                         .expert_group = sw_expert_group_is_open(settings) ? 0 : settings->expert_group,
                                         .tiles = settings->tiles,
-                                        .by_experts = sw_settings_shares_experts(settings),
+                                        .expert_ranks = (int)sw_settings_expert_ranks(settings),
                                         .tensor_ranks = (int)sw_settings_part_ranks(settings),
                                         .tensor_rank = (int)sw_settings_part_rank(settings),
                                         .optimizer = sw_settings_optimizer(settings),
@@ -770,7 +770,7 @@ static void regroup(const struct sw_trainer *trainer, int64_t zero_before, struc
     const struct sw_run *run = &trainer->run;
     const int64_t tensor_ranks = sw_settings_tensor_ranks(settings), zero = settings->zero;
     if (run->ranks != sw_ranks_count(trainer->ranks) || run->tensor_ranks != sw_settings_part_ranks(settings) ||
-        run->by_experts != sw_settings_shares_experts(settings)) {
+        run->expert_ranks != sw_settings_expert_ranks(settings)) {
         sw_settings_regroup(settings, run->ranks / run->tensor_ranks);
         settings->zero = zero;
     } else if (zero == SW_OPTION_AUTO && run->ranks == run->tensor_ranks) {
@@ -825,7 +825,7 @@ static sw_status apply_change(const struct change *change, const struct sw_train
     const struct rows_kept rows = leave_rows_open(settings);
     const sw_status status = change->apply != NULL ? change->apply(change->context, settings) : SW_OK;
     if (sw_tensor_is_open(settings))
-        settings->tensor = trainer->run.by_experts ? 1 : trainer->run.tensor_ranks;
+        settings->tensor = trainer->run.tensor_ranks / trainer->run.expert_ranks;
     for (int i = 0; i < NUMBERS; i++) {
         named[i] = *number[i];
         *number[i] = before[i];

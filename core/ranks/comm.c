@@ -92,18 +92,29 @@ void sw_comm_set_part_ranks(struct sw_comm *comm, int part_ranks) {
         join(comm, part, node->rank_of[number]);
 }
 
-void sw_comm_set_tensor_ranks(struct sw_comm *comm, int tensor_ranks) {
-    struct sw_comm_members *tensor = &comm->scope[SW_SCOPE_TENSOR], *data = &comm->scope[SW_SCOPE_DATA];
+/* Finds the ranks of this rank's group of so many neighbours, and those with its number in their groups. */
+static void find_group(struct sw_comm *comm, int group_ranks, sw_comm_scope near, sw_comm_scope far) {
     const struct sw_comm_identity *self = &comm->identity;
-    assert(comm->given == comm->begun && tensor_ranks > 0 && self->ranks % tensor_ranks == 0);
-    empty(tensor);
-    empty(data);
+    empty(&comm->scope[near]);
+    empty(&comm->scope[far]);
     for (int rank = 0; rank < self->ranks; rank++) {
-        if (rank / tensor_ranks == self->rank / tensor_ranks)
-            join(comm, tensor, rank);
-        if (rank % tensor_ranks == self->rank % tensor_ranks)
-            join(comm, data, rank);
+        if (rank / group_ranks == self->rank / group_ranks)
+            join(comm, &comm->scope[near], rank);
+        if (rank % group_ranks == self->rank % group_ranks)
+            join(comm, &comm->scope[far], rank);
     }
+}
+
+void sw_comm_set_groups(struct sw_comm *comm, int tensor_ranks, int expert_ranks) {
+    const int group_ranks = tensor_ranks * expert_ranks, own = comm->identity.rank;
+    assert(comm->given == comm->begun && tensor_ranks > 0 && expert_ranks > 0);
+    assert(comm->identity.ranks % group_ranks == 0);
+    find_group(comm, tensor_ranks, SW_SCOPE_TENSOR, SW_SCOPE_DATA);
+    find_group(comm, group_ranks, SW_SCOPE_EXPERTS, SW_SCOPE_REPLICAS);
+    empty(&comm->scope[SW_SCOPE_SENDERS]);
+    for (int number = 0; number < expert_ranks; number++)
+        join(comm, &comm->scope[SW_SCOPE_SENDERS],
+             own / group_ranks * group_ranks + number * tensor_ranks + own % tensor_ranks);
 }
 
 /* Returns how many members each node has, if these are neighbours, more than one, and equally many on each of several
@@ -161,6 +172,12 @@ void sw_comm_name_scope(const struct sw_comm *comm, sw_comm_scope scope, char ou
         break;
     case SW_SCOPE_TENSOR: name_group("tensor", &comm->scope[scope], out); break;
     case SW_SCOPE_DATA:
+        if (comm->scope[scope].ranks < comm->identity.ranks)
+            name_group("data", &comm->scope[scope], out);
+        break;
+    case SW_SCOPE_EXPERTS:
+    case SW_SCOPE_SENDERS: name_group("expert", &comm->scope[scope], out); break;
+    case SW_SCOPE_REPLICAS:
         if (comm->scope[scope].ranks < comm->identity.ranks)
             name_group("data", &comm->scope[scope], out);
         break;

@@ -83,20 +83,25 @@ void sw_comm_set_node_ranks(struct sw_comm *comm, int node_ranks);
 /* Cuts nodes into parts of part_ranks consecutive ranks, for SW_SCOPE_PART. 0: a part is a node. All ranks make the
  * same call, on an idle comm. */
 void sw_comm_set_part_ranks(struct sw_comm *comm, int part_ranks);
-/* Cuts the job into tensor groups of tensor_ranks neighbouring ranks, for SW_SCOPE_TENSOR. tensor_ranks must divide the
- * number of ranks; sw_comm_open sets it to 1. All ranks make the same call, on an idle comm. */
-void sw_comm_set_tensor_ranks(struct sw_comm *comm, int tensor_ranks);
+/* Cuts the job into tensor groups of tensor_ranks neighbouring ranks, and into expert groups of expert_ranks
+ * neighbouring tensor groups. The product of both must divide the number of ranks; sw_comm_open sets both to 1. All
+ * ranks make the same call, on an idle comm. */
+void sw_comm_set_groups(struct sw_comm *comm, int tensor_ranks, int expert_ranks);
 
 /* The ranks that take part in a collective. All ranks of the job begin it together, each with the other ranks of its
  * own scope. Arrays with one entry per rank have one per rank of the scope, in rank order. */
 typedef enum {
-    SW_SCOPE_ALL,    /* all ranks */
-    SW_SCOPE_NODE,   /* the ranks of this rank's node */
-    SW_SCOPE_ACROSS, /* one rank of each node: those with this rank's number in its node; nodes must be even */
-    SW_SCOPE_PART,   /* the ranks of this rank's part of its node */
-    SW_SCOPE_TENSOR, /* the ranks of this rank's tensor group; without tensor parallelism only this rank */
-    SW_SCOPE_DATA,   /* one rank of each tensor group: those with this rank's number in its group; without groups all
-                        ranks */
+    SW_SCOPE_ALL,      /* all ranks */
+    SW_SCOPE_NODE,     /* the ranks of this rank's node */
+    SW_SCOPE_ACROSS,   /* one rank of each node: those with this rank's number in its node; nodes must be even */
+    SW_SCOPE_PART,     /* the ranks of this rank's part of its node */
+    SW_SCOPE_TENSOR,   /* the ranks of this rank's tensor group; without tensor parallelism only this rank */
+    SW_SCOPE_DATA,     /* one rank of each tensor group: those with this rank's number in its group; without groups all
+                          ranks */
+    SW_SCOPE_EXPERTS,  /* the ranks of this rank's expert group; without groups only this rank */
+    SW_SCOPE_SENDERS,  /* those ranks of its expert group that are in SW_SCOPE_DATA */
+    SW_SCOPE_REPLICAS, /* one rank of each expert group: those with this rank's number in its group; without groups all
+                          ranks */
     SW_SCOPES
 } sw_comm_scope;
 /* Return the number of ranks in a scope of this rank, and this rank's number among them. */

@@ -249,7 +249,7 @@ static sw_status find_machines(struct sw_comm *comm) {
     if (status == SW_OK) {
         identity->node = comm->machine_of[identity->rank];
         sw_comm_set_node_ranks(comm, 0);
-        sw_comm_set_tensor_ranks(comm, 1);
+        sw_comm_set_groups(comm, 1, 1);
     }
     free(all);
     return status;

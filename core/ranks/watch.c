@@ -455,8 +455,10 @@ static sw_status start_thread(struct sw_watch *watch) {
 static void on_enter(void *context, const char *what, int64_t index) {
     struct sw_watch *watch = context;
     char group[SW_COMM_SCOPE_CHARS] = "";
-    if (sw_comm_scope_ranks(watch->comm, SW_SCOPE_TENSOR) > 1)
-        sw_comm_name_scope(watch->comm, SW_SCOPE_TENSOR, group);
+    const sw_comm_scope near =
+        sw_comm_scope_ranks(watch->comm, SW_SCOPE_TENSOR) > 1 ? SW_SCOPE_TENSOR : SW_SCOPE_EXPERTS;
+    if (sw_comm_scope_ranks(watch->comm, near) > 1)
+        sw_comm_name_scope(watch->comm, near, group);
     pthread_mutex_lock(&watch->lock);
     memcpy(watch->group, group, sizeof watch->group);
     pthread_mutex_unlock(&watch->lock);

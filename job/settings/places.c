@@ -121,17 +121,19 @@ sw_status sw_places_of(const struct sw_option_list *nvme, const char *folder, co
 
 void sw_places_folder_name(const struct sw_store_owner *owner, char name[SW_OWNER_FOLDER_CHARS]) {
     const bool narrow = owner->optimizer != SW_OPTIMIZER_FP32;
-    char tensor[SW_OWNER_FOLDER_CHARS / 2] = "";
+    char groups[SW_OWNER_FOLDER_CHARS / 2] = "";
+    const long long experts = (long long)sw_max_i64(1, owner->expert_ranks);
+    const long long tensor = (long long)owner->tensor_ranks / experts;
     name[0] = '\0';
-    if (owner->tensor_ranks > 1)
-        snprintf(tensor, sizeof tensor, "-%s-%lld",
-                 !owner->by_experts ? "tensor"
-                 : owner->joined    ? "experts"
-                                    : "experts-of",
-                 (long long)owner->tensor_ranks);
+    if (experts > 1 && tensor > 1)
+        snprintf(groups, sizeof groups, "-experts-of-%lld-tensor-%lld", experts, tensor);
+    else if (experts > 1)
+        snprintf(groups, sizeof groups, "-%s-%lld", owner->joined ? "experts" : "experts-of", experts);
+    else if (tensor > 1)
+        snprintf(groups, sizeof groups, "-tensor-%lld", tensor);
     if (owner->ranks > 1 || narrow)
         snprintf(name, SW_OWNER_FOLDER_CHARS, "rank-%lld-of-%lld%s%s%s%s", (long long)owner->rank,
-                 (long long)sw_max_i64(1, owner->ranks), tensor, owner->whole ? "-whole" : "", narrow ? "-" : "",
+                 (long long)sw_max_i64(1, owner->ranks), groups, owner->whole ? "-whole" : "", narrow ? "-" : "",
                  narrow ? sw_optimizer_format_name(owner->optimizer) : "");
 }
 

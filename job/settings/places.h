@@ -21,7 +21,7 @@ struct sw_store_owner {
     int64_t rank, ranks;           /* ranks 0: a single rank */
     int64_t local_rank;            /* number among the ranks of its machine */
     int64_t tensor_ranks;          /* size of groups, whose ranks each have a part of the state; 0 or 1: no groups */
-    bool by_experts;               /* the groups are those of --experts */
+    int64_t expert_ranks;          /* members of a group that share out experts; 0 or 1: a tensor group */
     bool joined;                   /* by an older version (struct sw_run) */
     bool whole;                    /* every rank has the whole optimizer state (--zero 0) */
     sw_optimizer_format optimizer; /* format of the optimizer state */
@@ -34,7 +34,7 @@ sw_status sw_places_of(const struct sw_option_list *nvme, const char *folder, co
                        struct sw_places *out);
 /* Writes the name of the owner's folder in each place, such as "rank-0-of-2". The name is "" for fp32 state of a single
  * rank, which is in the places themselves. */
-enum { SW_OWNER_FOLDER_CHARS = 96 };
+enum { SW_OWNER_FOLDER_CHARS = 128 };
 void sw_places_folder_name(const struct sw_store_owner *owner, char name[SW_OWNER_FOLDER_CHARS]);
 /* Returns the same places with the owner's folder, if it has one, appended to each. */
 sw_status sw_places_of_rank(const struct sw_option_list *nvme, const char *folder, const struct sw_store_owner *owner,

@@ -200,8 +200,16 @@ bool sw_settings_shares_experts(const struct sw_settings *settings) {
     return settings->experts > 1;
 }
 
+int64_t sw_settings_expert_ranks(const struct sw_settings *settings) {
+    return sw_max_i64(1, settings->experts);
+}
+
+int64_t sw_settings_expert_rank(const struct sw_settings *settings) {
+    return sw_settings_data_rank(settings) % sw_settings_expert_ranks(settings);
+}
+
 int64_t sw_settings_part_ranks(const struct sw_settings *settings) {
-    return sw_settings_shares_experts(settings) ? settings->experts : sw_settings_tensor_ranks(settings);
+    return sw_settings_expert_ranks(settings) * sw_settings_tensor_ranks(settings);
 }
 
 int64_t sw_settings_part_rank(const struct sw_settings *settings) {
@@ -213,7 +221,7 @@ int64_t sw_settings_state_ranks(const struct sw_settings *settings) {
 }
 
 int64_t sw_settings_most_state_ranks(const struct sw_settings *settings) {
-    return sw_settings_shares_experts(settings) ? sw_settings_ranks(settings) : sw_settings_state_ranks(settings);
+    return sw_settings_data_ranks(settings);
 }
 
 int64_t sw_settings_state_rank(const struct sw_settings *settings) {
@@ -226,9 +234,17 @@ static int greatest_divisor(int a, int b) {
 
 /* If groups and nodes divide each other badly, some group has on one of its nodes no more ranks than their greatest
  * common divisor. */
-int sw_settings_tensor_node_ranks(const struct sw_settings *settings) {
+static int group_node_ranks(const struct sw_settings *settings, int64_t group) {
     const int node = settings->nodes_mixed ? 0 : sw_settings_node_ranks(settings);
-    return node == 0 ? 0 : greatest_divisor((int)sw_settings_part_ranks(settings), node);
+    return node == 0 ? 0 : greatest_divisor((int)group, node);
+}
+
+int sw_settings_tensor_node_ranks(const struct sw_settings *settings) {
+    return group_node_ranks(settings, sw_settings_tensor_ranks(settings));
+}
+
+int sw_settings_part_node_ranks(const struct sw_settings *settings) {
+    return group_node_ranks(settings, sw_settings_part_ranks(settings));
 }
 
 int sw_settings_data_node_ranks(const struct sw_settings *settings) {
@@ -238,7 +254,9 @@ int sw_settings_data_node_ranks(const struct sw_settings *settings) {
 
 bool sw_settings_fills_nodes(const struct sw_settings *settings) {
     const int node = sw_settings_node_ranks(settings), group = (int)sw_settings_part_ranks(settings);
-    return node > 0 && !settings->nodes_mixed && (node % group == 0 || group % node == 0);
+    const int tensor = (int)sw_settings_tensor_ranks(settings);
+    return node > 0 && !settings->nodes_mixed && (node % group == 0 || group % node == 0) &&
+           (node % tensor == 0 || tensor % node == 0);
 }
 
 /* The group on most nodes has only its first ranks on the first of them: as few as any group has on a node. */
@@ -246,7 +264,7 @@ int64_t sw_settings_tensor_nodes(const struct sw_settings *settings) {
     const int64_t first = sw_settings_tensor_node_ranks(settings);
     if (first == 0)
         return 0;
-    return 1 + sw_div_up(sw_settings_part_ranks(settings) - first, sw_settings_node_ranks(settings));
+    return 1 + sw_div_up(sw_settings_tensor_ranks(settings) - first, sw_settings_node_ranks(settings));
 }
 
 /* Refuses flags for tensor groups if there are no groups. */
@@ -258,13 +276,13 @@ static sw_status check_without_groups(const struct sw_settings *s) {
                    sequence ? "--sequence-parallel" : "--partition-activations");
 }
 
-/* Refuses what --experts excludes beside what --tensor does. */
+/* Refuses what --experts excludes beside what --tensor does. Experts send rows that are normalised whole. */
 static sw_status check_experts(const struct sw_settings *s) {
     const struct {
         bool given;
         const char *flag;
     } flags[] = {
-        {s->tensor > 1 || s->tensor == SW_OPTION_AUTO, "--tensor"},
+        {s->sequence == SW_SEQUENCE_YES && sw_settings_tensor_ranks(s) > 1, "--sequence-parallel yes"},
         {s->expert_group > 0, "--expert-group"},
     };
     for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
@@ -272,6 +290,15 @@ static sw_status check_experts(const struct sw_settings *s) {
             return sw_fail(SW_ERR_ARG, "%s does not work with --experts %lld; leave one of them out", flags[i].flag,
                            (long long)s->experts);
     return SW_OK;
+}
+
+/* Returns the flag that makes groups, and its value; --experts of both. */
+static const char *group_flag(const struct sw_settings *s) {
+    return sw_settings_shares_experts(s) ? "--experts" : "--tensor";
+}
+
+static long long group_value(const struct sw_settings *s) {
+    return sw_settings_shares_experts(s) ? s->experts : s->tensor;
 }
 
 /* Refuses flags that --tensor or --experts excludes, whatever the number of ranks: each needs a whole layer or a whole
@@ -316,27 +343,31 @@ static sw_status settings_check_tensor(const struct sw_settings *s) {
     for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
         if (flags[i].given)
             return sw_fail(SW_ERR_ARG, "%s does not work with %s %lld; leave one of them out%s%s", flags[i].flag,
-                           sw_settings_shares_experts(s) ? "--experts" : "--tensor",
-                           (long long)sw_settings_part_ranks(s), flags[i].without != NULL ? ", or give " : "",
+                           group_flag(s), group_value(s), flags[i].without != NULL ? ", or give " : "",
                            flags[i].without != NULL ? flags[i].without : "");
     return SW_OK;
 }
 
 sw_status sw_settings_check_tensor_ranks(const struct sw_settings *s) {
     const int64_t ranks = sw_settings_ranks(s), group = sw_settings_part_ranks(s);
-    const char *flag = sw_settings_shares_experts(s) ? "--experts" : "--tensor";
+    const bool both = group > group_value(s);
+    char tensor[SW_COUNT_CHARS] = "";
     if (ranks % group == 0)
         return SW_OK;
+    if (both)
+        snprintf(tensor, sizeof tensor, " with --tensor %lld", (long long)s->tensor);
     return sw_fail(SW_ERR_ARG,
-                   "%s %lld makes groups of %lld ranks, and this job has %lld; start a multiple of %lld with "
-                   "mpirun -n, plan for one with --ranks, or give another %s",
-                   flag, (long long)group, (long long)group, (long long)ranks, (long long)group, flag);
+                   "%s %lld%s makes groups of %lld ranks, and this job has %lld; start a multiple of %lld with "
+                   "mpirun -n, plan for one with --ranks, or give another %s%s",
+                   group_flag(s), group_value(s), tensor, (long long)group, (long long)ranks, (long long)group,
+                   group_flag(s), both ? " or --tensor" : "");
 }
 
 sw_status sw_settings_group_ranks(const struct sw_settings *settings, struct sw_ranks *ranks) {
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_as_usage(sw_settings_check_tensor_ranks(settings))));
     if (sw_ranks_comm(ranks) != NULL)
-        sw_comm_set_tensor_ranks(sw_ranks_comm(ranks), (int)sw_settings_part_ranks(settings));
+        sw_comm_set_groups(sw_ranks_comm(ranks), (int)sw_settings_tensor_ranks(settings),
+                           (int)sw_settings_expert_ranks(settings));
     return SW_OK;
 }
 
@@ -494,7 +525,7 @@ struct sw_store_owner sw_settings_owner(const struct sw_settings *settings) {
                                    .ranks = sw_settings_ranks(settings),
                                    .local_rank = settings->local_rank,
                                    .tensor_ranks = sw_settings_part_ranks(settings),
-                                   .by_experts = sw_settings_shares_experts(settings),
+                                   .expert_ranks = sw_settings_expert_ranks(settings),
                                    .whole = sw_settings_most_state_ranks(settings) > 1 && settings->zero == 0,
                                    .optimizer = sw_settings_optimizer(settings)};
 }

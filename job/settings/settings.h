@@ -159,22 +159,27 @@ int64_t sw_settings_tensor_ranks(const struct sw_settings *settings);
 int64_t sw_settings_tensor_rank(const struct sw_settings *settings);
 int64_t sw_settings_data_ranks(const struct sw_settings *settings);
 int64_t sw_settings_data_rank(const struct sw_settings *settings);
-/* The groups that --tensor or --experts makes, of which a job has one kind: ranks of a group have parts of the state.
- * Return their size, this rank's number in its group, and the ranks that share the state of one part with this one's
- * number among them. The ranks of an expert group are data ranks of their own. */
+/* The groups that --experts makes, of as many neighbouring tensor groups: the members, each of which is a data rank.
+ * Return their number, 1 without --experts, and that of this rank's member in its group. */
+int64_t sw_settings_expert_ranks(const struct sw_settings *settings);
+int64_t sw_settings_expert_rank(const struct sw_settings *settings);
+/* The groups that --tensor or --experts makes, or both together: ranks of a group have parts of the state. Return their
+ * size, this rank's number in its group, and the ranks that share the state of one part with this one's number among
+ * them. */
 int64_t sw_settings_part_ranks(const struct sw_settings *settings);
 int64_t sw_settings_part_rank(const struct sw_settings *settings);
 int64_t sw_settings_state_ranks(const struct sw_settings *settings);
 int64_t sw_settings_state_rank(const struct sw_settings *settings);
-/* Returns the most ranks that share the state of anything: with --experts all ranks, which share what has no experts.
- */
+/* Returns the most ranks that share the state of anything: with --experts one rank of each tensor group shares what has
+ * no experts. */
 int64_t sw_settings_most_state_ranks(const struct sw_settings *settings);
-/* Tells whether the groups are those of --experts. */
+/* Tells whether there are groups of --experts. */
 bool sw_settings_shares_experts(const struct sw_settings *settings);
-/* Return the node topology of the groups of --tensor or --experts: the fewest ranks that a group has on one node; the
- * ranks of a node that have the same part of every layer; and the largest number of nodes that a group is on. 0: nodes
- * are unknown. */
+/* Return the node topology of groups: the fewest ranks that a tensor group, or a group of parts, has on one node; the
+ * ranks of a node that have the same part of every layer; and the largest number of nodes that a tensor group is on. 0:
+ * nodes are unknown. */
 int sw_settings_tensor_node_ranks(const struct sw_settings *settings);
+int sw_settings_part_node_ranks(const struct sw_settings *settings);
 int sw_settings_data_node_ranks(const struct sw_settings *settings);
 int64_t sw_settings_tensor_nodes(const struct sw_settings *settings);
 /* Tells whether ranks fill nodes in order, each node with whole groups or each group with whole nodes. */

@@ -284,8 +284,9 @@ static const struct sw_option options[] = {
              "predicted step"},
     {.name = "--experts", INT(experts), .commands = ALL, .group = RANKS, .initial = "1", .value = "N", .int_min = 1,
      .int_max = SW_SETTINGS_MOST_RANKS,
-     .what = "share out the experts of each block in groups of N neighbouring ranks, which give each other the rows of "
-             "their sequences; --zero then splits experts among the ranks with the same ones"},
+     .what = "share out the experts of each block in groups of N neighbouring ranks, or with --tensor of N tensor "
+             "groups, which give each other the rows of their sequences; --zero then splits experts among the ranks "
+             "with the same ones"},
     {.name = "--partition-activations", CHOICE(partition), .commands = ALL, .group = RANKS, .initial = "auto",
      .choices = "auto|yes|no",
      .what = "with --tensor, each rank keeps only its rows of a layer's input for the backward pass, and the group"
@@ -430,7 +431,7 @@ static sw_status check_plan(const void *target) {
         return sw_fail(SW_ERR_ARG,
                        "--largest plans many models, of which %s %lld cannot cut all; leave out one of them",
                        sw_settings_shares_experts(settings) ? "--experts" : "--tensor",
-                       (long long)sw_settings_part_ranks(settings));
+                       (long long)(sw_settings_shares_experts(settings) ? settings->experts : settings->tensor));
     if (largest && settings->adapter != NULL)
         return sw_fail(SW_ERR_ARG, "--adapter is of one model, and --largest plans many; give --lora RANK instead");
     if (largest && settings->tuning.freeze != NULL)
@@ -450,7 +451,7 @@ static sw_status check_bench_step(const void *target) {
     if (sw_settings_part_ranks(settings) > 1)
         return sw_fail(SW_ERR_ARG, "bench step measures whole layers, and %s %lld cuts them; leave it out",
                        sw_settings_shares_experts(settings) ? "--experts" : "--tensor",
-                       (long long)sw_settings_part_ranks(settings));
+                       (long long)(sw_settings_shares_experts(settings) ? settings->experts : settings->tensor));
     return sw_settings_check(settings);
 }
 

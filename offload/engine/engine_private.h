@@ -169,7 +169,7 @@ void sw_engine_restart_lane(struct lane *lane);
 
 /* Returns the ranks that share a unit's state. */
 static inline sw_comm_scope sw_engine_sharers(const struct sw_engine *engine, int64_t unit) {
-    return sw_plan_unit_ranks(engine->plan, unit) > sw_plan_ranks(engine->plan) ? SW_SCOPE_ALL : SW_SCOPE_DATA;
+    return sw_plan_shares_experts(engine->plan, unit) ? SW_SCOPE_REPLICAS : SW_SCOPE_DATA;
 }
 
 #endif

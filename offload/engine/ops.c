@@ -30,7 +30,7 @@ static void *own_rows_of(const struct sw_engine *engine, void *piece) {
     const struct sw_plan *plan = engine->plan;
     if (piece == NULL || sw_plan_tensor_ranks(plan) == 1 || sw_plan_is_sequence_parallel(plan))
         return piece;
-    return (char *)piece + sw_plan_rows_of(plan, plan->spec.tensor.rank).first_grain * sw_plan_row_bytes(plan);
+    return (char *)piece + sw_plan_own_rows(plan).first_grain * sw_plan_row_bytes(plan);
 }
 
 /* Tells whether an op's input has this rank's rows alone, although the plan's other inputs have all. */
@@ -54,12 +54,18 @@ static uint64_t draw_of(const struct sw_engine *engine, const struct step_contex
     return (uint64_t)(((context->input.step - 1) * ranks + rank) * spec->micro_batches + micro + 1);
 }
 
-/* Returns this rank's rows of a piece with those of all ranks of an expert group, if the unit sends some there. */
-static void *sent_rows_of(const struct sw_engine *engine, int64_t unit, void *piece) {
+/* Returns the gradient at a norm, for its backward pass: this member's rows of a piece with those of all members of an
+ * expert group, if an op's unit sent some there. */
+static void *norm_grad_of(const struct sw_engine *engine, const struct sw_op *op) {
     const struct sw_plan *plan = engine->plan;
-    if (piece == NULL || !sw_plan_sends_rows(plan, unit))
+    void *piece = sw_engine_operand(engine, op, SW_ROLE_NORM_GRAD);
+    const bool sent = op->kind == SW_OP_BACKWARD
+                          ? sw_plan_sends_rows(plan, op->unit)
+                          : op->kind == SW_OP_BACKWARD_NORM && sw_plan_shares_experts(plan, op->unit);
+    if (piece == NULL || !sent)
         return piece;
-    return (char *)piece + sw_plan_rows_of(plan, sw_plan_group_rank(plan)).first_grain * sw_plan_row_bytes(plan);
+    const struct sw_span rows = sw_plan_rows_of(plan, SW_AMONG_SENDERS, plan->spec.experts.rank);
+    return (char *)piece + rows.first_grain * sw_plan_row_bytes(plan);
 }
 
 static sw_status run_unit(const struct op_run *run) {
@@ -68,7 +74,6 @@ static sw_status run_unit(const struct op_run *run) {
     const struct step_context *context = run->context;
     const struct sw_unit_ops *ops = &engine->spec.ops;
     void *in = sw_engine_operand(engine, op, SW_ROLE_INPUT), *grad = sw_engine_operand(engine, op, SW_ROLE_OUTPUT_GRAD);
-    void *norm_grad = sw_engine_operand(engine, op, SW_ROLE_NORM_GRAD);
     const struct sw_unit_call call = {
         .stream = run->lane->stream,
         .unit = op->unit,
@@ -89,10 +94,10 @@ static sw_status run_unit(const struct op_run *run) {
         .recompute = engine->plan->recompute[op->unit],
         .grad = grad,
         .own_grad = own_rows_of(engine, grad),
-        .norm_grad = op->kind == SW_OP_BACKWARD ? sent_rows_of(engine, op->unit, norm_grad) : norm_grad,
+        .norm_grad = norm_grad_of(engine, op),
         .product_grad = sw_engine_operand(engine, op, SW_ROLE_PRODUCT_GRAD),
         .softmax = sw_engine_operand(engine, op, SW_ROLE_SOFTMAX),
-        .own_rows = sw_plan_rows_of(engine->plan, engine->plan->spec.tensor.rank),
+        .own_rows = sw_plan_own_rows(engine->plan),
         .acc = sw_engine_operand(engine, op, SW_ROLE_ACC),
         .table_acc = sw_engine_operand(engine, op, SW_ROLE_TABLE_ACC),
         .work = sw_engine_operand(engine, op, SW_ROLE_WORK),
@@ -603,16 +608,29 @@ static void *rows_apart(const struct sw_engine *engine, const struct sw_op *op) 
     return sw_engine_address(engine, op->kind == SW_OP_REDUCE_TENSOR ? to : from);
 }
 
-/* Returns where each rank's rows begin, in `scale` for each row; a pass of fewer tokens than a micro-batch has has
- * fewer rows. Valid until the next call. */
-static const int64_t *row_bounds(struct sw_engine *engine, int64_t pass_tokens, int64_t scale) {
-    const int ranks = sw_plan_group_ranks(engine->plan);
-    const int64_t rows = pass_tokens > 0 ? pass_tokens : sw_plan_group_rows(engine->plan);
+/* Returns where the rows of each rank of an op begin, in `scale` for each row; a tensor group's pass of fewer tokens
+ * than a micro-batch has has fewer rows. Valid until the next call. */
+static const int64_t *row_bounds(struct sw_engine *engine, const struct op_run *run, int64_t scale) {
+    const struct sw_plan *plan = engine->plan;
+    const sw_among among = sw_plan_among(plan, run->op);
+    const int ranks = sw_plan_members(plan, among);
+    const int64_t tokens = run->context->input.count;
     int64_t *bounds = engine->bounds;
     bounds[0] = 0;
-    for (int rank = 0; rank < ranks; rank++)
-        bounds[rank + 1] = bounds[rank] + sw_shard(rows, ranks, rank).grains * scale;
+    for (int rank = 0; rank < ranks; rank++) {
+        const struct sw_span at = tokens > 0 ? sw_shard(tokens, ranks, rank) : sw_plan_rows_of(plan, among, rank);
+        bounds[rank + 1] = bounds[rank] + at.grains * scale;
+    }
     return bounds;
+}
+
+/* Returns the scope of an exchange in a group. */
+static sw_comm_scope scope_of(const struct sw_engine *engine, const struct sw_op *op) {
+    switch (sw_plan_among(engine->plan, op)) {
+    case SW_AMONG_EXPERTS: return SW_SCOPE_EXPERTS;
+    case SW_AMONG_SENDERS: return SW_SCOPE_SENDERS;
+    default: return SW_SCOPE_TENSOR;
+    }
 }
 
 /* Sums a vector of the group's ranks; each gets its part. */
@@ -620,15 +638,16 @@ static sw_status reduce_in_group(const struct op_run *run, void *data, const int
     const struct sw_engine *engine = run->engine;
     const struct sw_op *op = run->op;
     void *apart = rows_apart(engine, op);
+    const int number = sw_plan_member(engine->plan, sw_plan_among(engine->plan, op));
     const struct sw_comm_reduce reduce = {
         .what = sw_op_name(op->kind),
         .index = op->unit,
         .from = data,
         .bounds = bounds,
-        .to = apart != NULL ? apart : (char *)data + bounds[sw_plan_group_rank(engine->plan)] * sw_dtype_bytes(type),
+        .to = apart != NULL ? apart : (char *)data + bounds[number] * sw_dtype_bytes(type),
         .type = type,
         .to_type = type,
-        .scope = SW_SCOPE_TENSOR,
+        .scope = scope_of(engine, op),
     };
     struct sw_comm_request *request;
     SW_TRY(sw_comm_reduce_scatter(engine->spec.comm, &reduce, &request));
@@ -643,7 +662,7 @@ static sw_status gather_in_group(const struct op_run *run, void *data, const int
                                           .data = data,
                                           .own = rows_apart(engine, op),
                                           .bounds_bytes = bounds_bytes,
-                                          .scope = SW_SCOPE_TENSOR};
+                                          .scope = scope_of(engine, op)};
     struct sw_comm_request *request;
     SW_TRY(sw_comm_all_gather(engine->spec.comm, &gather, &request));
     return end_collective(run->lane, request);
@@ -654,7 +673,7 @@ static sw_status run_sum_replicated(const struct op_run *run) {
     struct sw_engine *engine = run->engine;
     const struct sw_op *op = run->op;
     const struct sw_plan *plan = engine->plan;
-    const int ranks = sw_plan_group_ranks(plan);
+    const int ranks = sw_plan_members(plan, sw_plan_among(plan, op));
     const struct sw_unit *unit = &plan->spec.units->unit[op->unit];
     float *acc = (float *)piece_of(engine, op) + (unit->replicated_grain - unit->trained_grain) * SW_GRAIN_ELEMS;
     int64_t *bounds = engine->bounds;
@@ -672,8 +691,7 @@ static sw_status run_sum_replicated(const struct op_run *run) {
 static sw_status run_reduce_tensor(const struct op_run *run) {
     const sw_dtype type = run->engine->plan->spec.type;
     const int64_t row_elems = sw_plan_row_bytes(run->engine->plan) / sw_dtype_bytes(type);
-    return reduce_in_group(run, piece_of(run->engine, run->op),
-                           row_bounds(run->engine, run->context->input.count, row_elems), type);
+    return reduce_in_group(run, piece_of(run->engine, run->op), row_bounds(run->engine, run, row_elems), type);
 }
 
 static sw_status run_gather_tensor(const struct op_run *run) {
@@ -681,7 +699,7 @@ static sw_status run_gather_tensor(const struct op_run *run) {
     const struct sw_plan *plan = engine->plan;
     void *piece = piece_of(engine, run->op);
     if (run->op->content != SW_CONTENT_SOFTMAX)
-        return gather_in_group(run, piece, row_bounds(engine, run->context->input.count, sw_plan_row_bytes(plan)));
+        return gather_in_group(run, piece, row_bounds(engine, run, sw_plan_row_bytes(plan)));
     for (int rank = 0; rank <= sw_plan_tensor_ranks(plan); rank++)
         engine->bounds[rank] = rank * plan->spec.tensor.softmax_bytes;
     return gather_in_group(run, piece, engine->bounds);

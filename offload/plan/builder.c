@@ -283,13 +283,13 @@ void sw_build_read_tokens(struct sw_builder *b, int64_t micro) {
 }
 
 int32_t sw_build_first_slot(const struct sw_builder *b, int64_t unit) {
-    return b->index->slot[sw_plan_shares_experts(b->plan, unit) ? SLOT_EXPERTS_WEIGHTS : SLOT_UNIT_WEIGHTS];
+    return b->index->slot[sw_plan_joins_block(b->plan, unit) ? SLOT_EXPERTS_WEIGHTS : SLOT_UNIT_WEIGHTS];
 }
 
 int32_t sw_build_base_slot(const struct sw_builder *b, int64_t unit, int32_t slot) {
     return sw_plan_has_whole_on_device(b->plan, unit)
                ? b->index->of_unit[SLOT_BASE][unit]
-               : b->index->slot[sw_plan_shares_experts(b->plan, unit) ? SLOT_EXPERTS_BASE : SLOT_UNIT_BASE] + slot -
+               : b->index->slot[sw_plan_joins_block(b->plan, unit) ? SLOT_EXPERTS_BASE : SLOT_UNIT_BASE] + slot -
                      sw_build_first_slot(b, unit);
 }
 

@@ -234,6 +234,10 @@ void sw_build_gather_sent(struct sw_builder *b, int64_t unit, int64_t micro, str
 void sw_build_sum_parts(struct sw_builder *b, int64_t unit, int64_t micro, struct sw_operand parts,
                         struct sw_operand out);
 struct sw_operand sw_build_gather_grads(struct sw_builder *b, int64_t unit, int64_t micro, struct sw_operand own);
+/* The same addition where the group is of tensor groups: each rank gets its rows of its tensor group's outputs, and the
+ * tensor group gathers these to `out`. */
+void sw_build_sum_experts(struct sw_builder *b, const struct sw_group *group, int64_t unit, int64_t within,
+                          struct sw_operand parts, struct sw_operand out);
 /* Returns this rank's rows of a piece, and their bytes. */
 struct sw_operand sw_build_own_rows(const struct sw_builder *b, struct sw_operand at);
 int64_t sw_build_own_rows_bytes(const struct sw_builder *b);

@@ -26,7 +26,8 @@ struct extent {
 
 /* Returns the roles by which an op of a block or the head has its input. With sequence parallelism that is normalised,
  * and a block's forward pass adds to the rows of this rank. A backward op needs none where only the rows of the norm
- * are recalled, or the normalised input only for the gradient of the first product's weights. */
+ * are recalled, or the normalised input only for the gradient of the first product's weights. Experts that a group
+ * shares out add the residual, which their block has kept, or else their own input. */
 static unsigned input_of(const struct sw_plan *plan, const struct sw_op *op) {
     const bool sequence = sw_plan_is_sequence_parallel(plan);
     if (op->unit == 0)
@@ -38,6 +39,9 @@ static unsigned input_of(const struct sw_plan *plan, const struct sw_op *op) {
             return sw_plan_recalls_normed(plan, op->unit) ? ROLE(NORMED) : 0;
         return sw_plan_recalls_rows(plan, op->unit) ? 0 : ROLE(INPUT);
     case SW_OP_BACKWARD_FIRST: return sequence ? ROLE(NORMED) : 0;
+    case SW_OP_SEND_ROWS:
+    case SW_OP_RECALL_ROWS: return sw_plan_sends_rows(plan, op->unit) ? ROLE(TOKENS) : 0;
+    case SW_OP_FORWARD_EXPERTS: return sw_plan_joins_block(plan, op->unit) ? ROLE(SAVED) : ROLE(INPUT);
     case SW_OP_HEAD_LOGITS:
     case SW_OP_COMPUTE_LOSS:
     case SW_OP_COMPUTE_LOGITS:
@@ -98,7 +102,7 @@ static int64_t own_rows_at(const struct sw_plan *plan, const struct sw_access *a
         access->slot == plan->index->slot[SLOT_OUTPUT_RING] || access->slot == plan->index->slot[SLOT_INPUT_BACK];
     if (!ring || !sw_plan_partitions_input(plan, access->unit + 1) || sw_plan_is_sequence_parallel(plan))
         return 0;
-    return sw_plan_rows_of(plan, plan->spec.tensor.rank).first_grain * sw_plan_row_bytes(plan);
+    return sw_plan_own_rows(plan).first_grain * sw_plan_row_bytes(plan);
 }
 
 /* Returns where the op's grains begin in a piece. In a bucket a rank's chunk follows the chunks of earlier ranks; a
@@ -194,6 +198,14 @@ static struct sw_span all_of(const struct sw_plan *plan, const struct sw_op *op,
     return (struct sw_span){first, unit->grains - first};
 }
 
+/* Tells whether the rows that this rank gets of its tensor group's outputs, where tensor groups share out experts, go
+ * to their place in a piece with all rows: not if the rank keeps these rows alone. */
+static bool has_room_for_all(const struct sw_plan *plan, const struct sw_op *op, const struct sw_access *access) {
+    const bool kept = access->slot == plan->index->of_unit[SLOT_INPUT][op->unit + 1];
+    return sw_plan_shares_experts(plan, op->unit) && !sw_plan_joins_block(plan, op->unit) &&
+           !(kept && sw_plan_partitions_inputs(plan));
+}
+
 static struct extent of_op(const struct sw_plan *plan, const struct sw_op *op, const struct sw_access *access) {
     const struct sw_slot *slot = &plan->slot[access->slot];
     const bool exchange = op->kind == SW_OP_REDUCE_GRADIENTS || op->kind == SW_OP_ALL_GATHER;
@@ -211,6 +223,9 @@ static struct extent of_op(const struct sw_plan *plan, const struct sw_op *op, c
         return of_grains(plan, access, all_of(plan, op, access));
     if (op->kind == SW_OP_BACKWARD_NORM && access->role == SW_ROLE_INPUT && sw_plan_recalls_rows(plan, op->unit))
         return of_piece(slot, access->first, own_rows_at(plan, access), 0);
+    if (op->kind == SW_OP_REDUCE_TENSOR && access->write && access->content == SW_CONTENT_BLOCK_OUTPUT &&
+        has_room_for_all(plan, op, access))
+        return of_piece(slot, access->first, sw_plan_own_rows(plan).first_grain * sw_plan_row_bytes(plan), 0);
     return of_piece(slot, access->first, 0, 0);
 }
 

@@ -251,7 +251,7 @@ static void lay_bases(struct layout *layout) {
     int64_t most_cells = 0, most_of_experts = 0;
     for (int64_t u = 0; u < plan->spec.units->count; u++) {
         const int64_t cells = sw_plan_base_cells(plan, u);
-        int64_t *most = sw_plan_shares_experts(plan, u) ? &most_of_experts : &most_cells;
+        int64_t *most = sw_plan_joins_block(plan, u) ? &most_of_experts : &most_cells;
         struct sw_slot slot = of_grains(layout, u, room_of(layout, u, sw_plan_base_span(plan, u), cells),
                                         SW_BASE_CELL_BYTES, SW_CONTENT_BASE);
         slot.tier = tier_of(layout, SW_WEIGHTS, u);
@@ -273,7 +273,7 @@ static void lay_weights(struct layout *layout) {
     int64_t largest = 0, largest_typed = 0, largest_experts = 0;
     for (int64_t u = 0; u < units->count; u++) {
         int64_t *most = sw_plan_has_typed_slot(plan, u) ? &largest_typed : &largest;
-        most = sw_plan_shares_experts(plan, u) ? &largest_experts : most;
+        most = sw_plan_joins_block(plan, u) ? &largest_experts : most;
         add_state(layout, SLOT_WEIGHTS, SW_WEIGHTS, sw_plan_tier_of_trained(plan, u), u,
                   sw_plan_weights_bytes(plan, u, 1), SW_CONTENT_WEIGHTS);
         if (!sw_plan_has_whole_on_device(plan, u) && !(u == 0 && (units->tied || sw_plan_gathers_rows(plan))))
@@ -338,14 +338,13 @@ static void lay_tensor_rings(struct layout *layout, int64_t piece_bytes) {
     const struct sw_plan *plan = layout->plan;
     const int tensor_ranks = sw_plan_tensor_ranks(plan);
     const bool group = tensor_ranks > 1, sequence = sw_plan_is_sequence_parallel(plan);
-    const int64_t micros = sw_plan_group(plan), experts_bytes = plan->spec.experts.ranks * piece_bytes;
-    const bool experts = plan->spec.experts.ranks > 1;
+    const int64_t micros = sw_plan_group(plan), experts_bytes = sw_plan_expert_ranks(plan) * piece_bytes;
+    const bool experts = sw_plan_expert_ranks(plan) > 1, groups = group && plan->spec.train;
     add_if(layout, experts, SLOT_WHOLE_GRAD, experts_bytes, 1);
     add_if(layout, experts, SLOT_NORMED, experts_bytes, 1);
-    add_if(layout, experts, SLOT_NORM_GRAD, experts_bytes, 1);
+    add_if(layout, experts || groups, SLOT_NORM_GRAD, experts_bytes, groups ? TENSOR_PIECES : 1);
     add_if(layout, plan->spec.train && sequence, SLOT_WHOLE_GRAD, piece_bytes, sw_min_i64(TENSOR_PIECES, micros));
     add_if(layout, sequence, SLOT_NORMED, piece_bytes, sw_min_i64(NORMED_PIECES, micros));
-    add_if(layout, group && plan->spec.train, SLOT_NORM_GRAD, piece_bytes, TENSOR_PIECES);
     add_if(layout, group && plan->spec.train && plan->spec.tensor.product_bytes > 0, SLOT_PRODUCT_GRAD,
            plan->spec.tensor.product_bytes, 1);
     add_if(layout, group, SLOT_SOFTMAX, tensor_ranks * plan->spec.tensor.softmax_bytes, TENSOR_PIECES);
@@ -361,7 +360,7 @@ static void lay_block_inputs(struct layout *layout) {
     bool ring = !spec->train, away = false, nvme = false;
     for (int64_t u = 1; spec->train && u < head; u++) {
         const sw_tier tier = tier_of(layout, SW_ACTS, u);
-        if (sw_plan_shares_experts(plan, u)) /* their input is what ranks have sent */
+        if (sw_plan_joins_block(plan, u)) /* their input is what ranks have sent */
             continue;
         const bool kept = sw_plan_keeps_input(plan, u), apart = sw_plan_partitions_input(plan, u) && !sequence;
         ring |= !kept || tier != SW_DEVICE || apart;
@@ -453,7 +452,7 @@ static void lay_accumulators(struct layout *layout) {
     for (int64_t u = plan->first_trained; u < units->count; u++) {
         const struct sw_span trained = sw_plan_trained(plan, u);
         const bool sharded = sw_plan_reduces_groups(plan, u), groups = sw_plan_groups(plan) > 1 && !sharded;
-        const int experts = sw_plan_shares_experts(plan, u);
+        const int experts = sw_plan_joins_block(plan, u);
         if (trained.grains == 0)
             continue;
         if (sharded)

@@ -155,8 +155,9 @@ typedef enum __attribute__((packed)) {
     SW_PRICE_QUANTIZED_WEIGHTS,    /* memory traffic of weights, and of the same weights quantized */
     SW_PRICE_UPDATE_ON_HOST,
     SW_PRICE_UPDATE_ON_DEVICE,
-    SW_PRICE_FORWARD, /* this and the next five: the measured time of the op's unit */
+    SW_PRICE_FORWARD, /* this and the next six: the measured time of the op's unit */
     SW_PRICE_BACKWARD,
+    SW_PRICE_RECALL,
     SW_PRICE_LAST_PRODUCT,
     SW_PRICE_FIRST_PRODUCT,
     SW_PRICE_HEAD,
@@ -186,8 +187,16 @@ typedef enum __attribute__((packed)) {
 } sw_work;
 const char *sw_work_name(sw_work work);
 
-/* The ranks that an op of the comm lane is among: those that share state, a tensor group, or all of the job. */
-typedef enum __attribute__((packed)) { SW_AMONG_DATA, SW_AMONG_GROUP, SW_AMONG_JOB } sw_among;
+/* The ranks that an op of the comm lane is among: those that share a unit's state; a tensor group; an expert group;
+ * those of an expert group that have the same number in their tensor groups; or all of the job. Rows of the table that
+ * say SW_AMONG_TENSOR mean any of the three kinds of groups, and sw_plan_among says which. */
+typedef enum __attribute__((packed)) {
+    SW_AMONG_DATA,
+    SW_AMONG_TENSOR,
+    SW_AMONG_EXPERTS,
+    SW_AMONG_SENDERS,
+    SW_AMONG_JOB
+} sw_among;
 
 /* One kind of op. */
 struct sw_op_row {

@@ -254,6 +254,37 @@ static void schedule_norm(struct sw_builder *b, const struct sw_group *group, in
                    .unit = unit, .micro = group->first + within, .input = group->at[within], .weights = weights});
 }
 
+/* Writes down the op of one micro-batch by which a unit of experts that has their norm normalises the rows that it
+ * sends to the group: `kind` in the forward pass or in the backward pass. Gathers those of all, and returns where. */
+static struct sw_operand emit_sent_norm(struct sw_builder *b, sw_op_kind kind, int64_t experts, int64_t micro,
+                                        int32_t weights, struct sw_operand input) {
+    enum { PASSES = 2 }; /* over the rows: it reads and writes them */
+    struct sw_op *op = sw_build_op(b, kind, experts, micro);
+    op->bytes = PASSES * sw_plan_micro_rows(b->plan) * sw_plan_row_bytes(b->plan);
+    sw_build_read_weights(b, experts, weights);
+    sw_build_read(b, input, sw_build_output_of(experts - 1, micro));
+    const struct sw_operand sent = sw_build_write_sent(b, experts, micro);
+    sw_build_touch_work(b);
+    sw_build_gather_sent(b, experts, micro, sent);
+    return sent;
+}
+
+/* Writes down the experts of this rank for the rows that `sender` has sent. Returns where their part of all outputs
+ * is. */
+static struct sw_operand emit_experts(struct sw_builder *b, int64_t experts, int64_t sender, int64_t micro,
+                                      int32_t weights, struct sw_operand sent) {
+    const struct sw_operand parts = sw_build_parts(b);
+    struct sw_what part = sw_build_output_of(experts, micro);
+    part.version = SW_VERSION_LOCAL;
+    struct sw_op *op = sw_build_op(b, SW_OP_FORWARD_EXPERTS, experts, micro);
+    op->flops = sw_build_forward_flops(b, experts);
+    sw_build_read_weights(b, experts, weights);
+    sw_build_read_normed(b, sender, micro, sent);
+    sw_build_write(b, parts, part);
+    sw_build_touch_work(b);
+    return parts;
+}
+
 /* Writes down the forward pass of one micro-batch of a block whose experts, the unit behind, a group shares out: up to
  * the rows that go to experts, the experts of this rank for the rows of all ranks, and the sums of what the ranks'
  * experts made of each. */
@@ -269,17 +300,26 @@ static void emit_shared_forward(struct sw_builder *b, const struct sw_group *gro
     touch_intermediates(b, unit, within, micro, SW_RECOMPUTE_UNIT);
     sw_build_touch_work(b);
     sw_build_gather_sent(b, unit, micro, sent);
-    const struct sw_operand parts = sw_build_parts(b);
-    struct sw_what part = sw_build_output_of(experts, micro);
-    part.version = SW_VERSION_LOCAL;
-    op = sw_build_op(b, SW_OP_FORWARD_EXPERTS, experts, micro);
-    op->flops = sw_build_forward_flops(b, experts);
-    sw_build_read_weights(b, experts, experts_weights);
-    sw_build_read_normed(b, unit, micro, sent);
+    const struct sw_operand parts = emit_experts(b, experts, unit, micro, experts_weights, sent);
     touch_intermediates(b, unit, within, micro, SW_RECOMPUTE_NOTHING);
-    sw_build_write(b, parts, part);
-    sw_build_touch_work(b);
     sw_build_sum_parts(b, experts, micro, parts, out);
+}
+
+/* Writes down the forward pass of experts that a group of tensor groups shares out. */
+static void build_experts_forward(struct sw_builder *b, struct sw_group *group, int64_t experts) {
+    const int32_t weights = sw_build_fetch(b, experts);
+    for (int64_t w = 0; w < group->count; w++) {
+        const int64_t micro = group->first + w;
+        emit_ahead(b, group, experts, w);
+        const struct sw_operand in = group->at[w], out = output_place(b, experts, w);
+        const struct sw_operand sent = emit_sent_norm(b, SW_OP_SEND_ROWS, experts, micro, weights, in);
+        const struct sw_operand parts = emit_experts(b, experts, experts, micro, weights, sent);
+        sw_build_read(b, in, sw_build_output_of(experts - 1, micro)); /* this rank's rows are added to its part */
+        sw_build_sum_experts(b, group, experts, w, parts, out);
+        group->at[w] = out;
+        if (group->train)
+            emit_keep(b, experts, w, micro, out);
+    }
 }
 
 /* Writes down the forward pass of a block and of its experts, which a group shares out. */
@@ -301,6 +341,10 @@ static void build_shared_forward(struct sw_builder *b, struct sw_group *group, i
 void sw_build_forward(struct sw_builder *b, struct sw_group *group, int64_t unit) {
     if (sw_plan_sends_rows(b->plan, unit)) {
         build_shared_forward(b, group, unit);
+        return;
+    }
+    if (sw_plan_shares_experts(b->plan, unit)) {
+        build_experts_forward(b, group, unit);
         return;
     }
     const int32_t weights = sw_build_fetch(b, unit); /* -1: gathered rows take their place */
@@ -530,6 +574,39 @@ struct shared_block {
     struct sw_accumulator acc, experts_acc;
 };
 
+/* Writes down the gradients of this rank's experts, for the rows that `sender` has sent again, from those at all
+ * outputs; and adds up the ranks' parts of the gradient at these rows, which norm->norm_grad becomes. */
+static void emit_experts_gradients(struct sw_builder *b, int64_t sender, struct sw_operand sent,
+                                   struct sw_operand grads, struct sw_norm_work *norm) {
+    const int64_t experts = norm->unit, micro = norm->micro;
+    struct sw_op *op = sw_build_op(b, SW_OP_BACKWARD_EXPERTS, experts, micro);
+    op->flops =
+        SW_BACKWARD_FLOPS * sw_build_forward_flops(b, experts) - (float)b->plan->spec.cost[experts].frozen_flops;
+    sw_build_read_weights(b, experts, norm->weights);
+    sw_build_read_normed(b, sender, micro, sent);
+    sw_build_read(b, grads, (struct sw_what){SW_CONTENT_BLOCK_OUTPUT_GRAD, experts, micro, SW_VERSION_WHOLE, 0, 0});
+    norm->norm_grad = sw_build_write_norm_grad(b, experts, micro);
+    if (sw_plan_trains(b->plan, experts))
+        sw_build_accumulate(b, experts, norm->acc);
+    sw_build_touch_work(b);
+    sw_build_reduce_norm_grad(b, norm);
+}
+
+/* Writes down the backward pass, up to their norm, of experts that a group of tensor groups shares out. */
+static struct sw_norm_work emit_experts_apart(struct sw_builder *b, int64_t experts, int64_t micro, int32_t weights,
+                                              struct sw_accumulator *acc, const struct recalled *recalled) {
+    struct sw_norm_work norm = {.unit = experts,
+                                .micro = micro,
+                                .input = recalled->input,
+                                .grad = recalled->grad,
+                                .weights = weights,
+                                .acc = acc};
+    const struct sw_operand grads = sw_build_gather_grads(b, experts, micro, recalled->grad);
+    const struct sw_operand sent = emit_sent_norm(b, SW_OP_RECALL_ROWS, experts, micro, weights, recalled->input);
+    emit_experts_gradients(b, experts, sent, grads, &norm);
+    return norm;
+}
+
 /* Writes down the experts' backward pass of one micro-batch, and returns what the block's needs: the rows are computed
  * again if need be and sent, and the ranks' parts of the gradients at them are added up. */
 static struct sw_norm_work emit_experts_backward(struct sw_builder *b, const struct sw_group *group,
@@ -547,19 +624,9 @@ static struct sw_norm_work emit_experts_backward(struct sw_builder *b, const str
     const struct sw_operand sent = sw_build_write_sent(b, block->unit, micro);
     sw_build_touch_work(b);
     sw_build_gather_sent(b, block->unit, micro, sent);
-    op = sw_build_op(b, SW_OP_BACKWARD_EXPERTS, block->experts, micro);
-    op->flops = SW_BACKWARD_FLOPS * sw_build_forward_flops(b, block->experts) -
-                (float)b->plan->spec.cost[block->experts].frozen_flops;
-    sw_build_read_weights(b, block->experts, block->experts_weights);
-    sw_build_read_normed(b, block->unit, micro, sent);
-    sw_build_read(b, grads,
-                  (struct sw_what){SW_CONTENT_BLOCK_OUTPUT_GRAD, block->experts, micro, SW_VERSION_WHOLE, 0, 0});
-    struct sw_norm_work norm = {.unit = block->experts, .micro = micro};
-    norm.norm_grad = sw_build_write_norm_grad(b, block->experts, micro);
-    if (sw_plan_trains(b->plan, block->experts))
-        sw_build_accumulate(b, block->experts, &block->experts_acc);
-    sw_build_touch_work(b);
-    sw_build_reduce_norm_grad(b, &norm);
+    struct sw_norm_work norm = {
+        .unit = block->experts, .micro = micro, .weights = block->experts_weights, .acc = &block->experts_acc};
+    emit_experts_gradients(b, block->unit, sent, grads, &norm);
     return norm;
 }
 
@@ -600,7 +667,9 @@ static void emit_unit_backward(struct sw_builder *b, const struct sw_group *grou
             recalled[w % 2] = recall(b, group, unit, w, weights, whole_grad);
         if (ahead && w + 1 < group->count)
             recalled[(w + 1) % 2] = recall(b, group, unit, w + 1, weights, whole_grad);
-        norm[w % 2] = emit_backward(b, group, unit, w, weights, acc, &recalled[w % 2]);
+        norm[w % 2] = sw_plan_shares_experts(b->plan, unit)
+                          ? emit_experts_apart(b, unit, group->first + w, weights, acc, &recalled[w % 2])
+                          : emit_backward(b, group, unit, w, weights, acc, &recalled[w % 2]);
         if (apart)
             emit_behind(b, group, w, &recalled[w % 2], &norm[(w + 1) % 2], &norm[w % 2]);
     }
@@ -622,7 +691,7 @@ static struct sw_accumulator begin_acc(struct sw_builder *b, const struct sw_gro
 static void fetch_before(struct sw_builder *b, int64_t unit) {
     if (unit <= 1 || !sw_plan_passes_back(b->plan, unit - 1))
         return;
-    if (sw_plan_shares_experts(b->plan, unit - 1))
+    if (sw_plan_joins_block(b->plan, unit - 1))
         sw_build_fetch(b, unit - 2);
     sw_build_fetch(b, unit - 1);
 }
@@ -647,7 +716,7 @@ void sw_build_backward(struct sw_builder *b, struct sw_group *group) {
     const struct sw_accumulator table = build_head(b, group);
     struct sw_operand whole_grad = {.slot = -1};
     for (int64_t u = sw_build_head_of(b) - 1; u >= b->plan->first_trained; u--) {
-        if (sw_plan_shares_experts(b->plan, u)) {
+        if (sw_plan_joins_block(b->plan, u)) {
             build_shared_backward(b, group, u--);
             continue;
         }

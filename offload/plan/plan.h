@@ -94,6 +94,7 @@ struct sw_op {
     bool secondary : 1;          /* a gather of secondary shards, among the ranks of a part of a node */
     bool frozen : 1;             /* a gather of the frozen weights of a unit that is trained */
     bool routed : 1;             /* runs only if the routing gives its unit rows (struct sw_unit_cost) */
+    bool sends : 1;              /* a gather of what the members of an expert group send each other */
     int8_t wait_count;           /* number of waits from first_wait on; at most one for each lane */
     int32_t unit;                /* or -1 */
     int32_t micro;               /* or -1 */
@@ -188,11 +189,15 @@ struct sw_plan_tensor {
 /* The expert group of a rank (Lepikhin et al., arXiv 2006.16668): ranks that share out the experts of each block, each
  * with micro-batches of its own. The experts are units of their own, behind those of their blocks, and the ranks of
  * different groups that have the same ones share their state; all ranks of the job share that of the other units. The
- * rows that go to experts are gathered, and what the ranks' experts make of them is reduced to each rank's rows. */
+ * rows that go to experts are gathered, and what the ranks' experts make of them is reduced to each rank's rows.
+ *
+ * Together with tensor groups, these share out the experts: an expert group is `ranks` neighbouring tensor groups, and
+ * each rank has its part of its tensor group's experts. The units of experts then have the norm before the experts, and
+ * are computed by themselves. Ranks with the same number in their tensor groups share the state of the other units. */
 struct sw_plan_experts {
-    int ranks, rank; /* 0 or 1 ranks: there is no group. Not together with a tensor group */
+    int ranks, rank; /* members of the group: ranks, or tensor groups; 0 or 1: there is no group */
     int node_ranks;  /* the fewest ranks that the group has on a node; 0: all of it is on one node */
-    int64_t rows;    /* rows of each rank's micro-batch */
+    int64_t rows;    /* rows of each member's micro-batch */
 };
 
 /* By how much the budgets are too small for the placement that comes nearest to them. */
@@ -227,11 +232,11 @@ struct sw_plan_spec {
     /* The ranks that share state, without groups those of the training job, and with expert groups those that have the
      * same experts; and this one's number among them. ranks 0: this rank is alone. */
     int ranks, rank;
-    /* A job with groups has ranks · tensor.ranks ranks, those of a group neighbours. They exchange
-     * neither weights nor gradients quantized. */
+    /* A job with groups has ranks · experts.ranks · tensor.ranks ranks, those of a tensor group neighbours, and these
+     * groups neighbours in an expert group. They exchange neither weights nor gradients quantized. */
     struct sw_plan_tensor tensor;
-    struct sw_plan_experts experts; /* a job with such groups has ranks · experts.ranks ranks */
-    int zero;                       /* ZeRO stage, SW_ZERO_*; without training SW_ZERO_NONE */
+    struct sw_plan_experts experts;
+    int zero; /* ZeRO stage, SW_ZERO_*; without training SW_ZERO_NONE */
     /* How ranks exchange weights and gradients (core/quant.h); SW_QUANT_NONE: in the compute type. Weights are only
      * quantized in stage 3, gradients from stage 1 on. A rank alone quantizes nothing. */
     sw_quant gather, reduce;
@@ -367,7 +372,7 @@ static inline int64_t sw_plan_groups(const struct sw_plan *plan) {
     return sw_div_up(plan->spec.micro_batches, sw_plan_group(plan));
 }
 /* Returns the number of ranks that share a unit's state, at least 1, and this one's number among them: those of
- * sw_plan_ranks, or in a job with expert groups all ranks for a unit without experts. */
+ * sw_plan_ranks, or in a job with expert groups, for a unit without experts, one rank of each tensor group. */
 static inline int sw_plan_unit_ranks(const struct sw_plan *plan, int64_t unit) {
     const int groups =
         plan->spec.experts.ranks > 1 && !plan->spec.units->unit[unit].shared_out ? plan->spec.experts.ranks : 1;
@@ -415,22 +420,38 @@ static inline int sw_plan_tensor_ranks(const struct sw_plan *plan) {
 }
 int sw_plan_job_ranks(const struct sw_plan *plan);
 int sw_plan_job_rank(const struct sw_plan *plan);
-/* Returns the ranks of a group of either kind, at least 1, and this one's number in it. */
+/* Returns the members of an expert group, at least 1; its ranks, of which a tensor group without experts is one
+ * member; and this one's number among these. */
+static inline int sw_plan_expert_ranks(const struct sw_plan *plan) {
+    return plan->spec.experts.ranks > 1 ? plan->spec.experts.ranks : 1;
+}
 static inline int sw_plan_group_ranks(const struct sw_plan *plan) {
-    return plan->spec.experts.ranks > 1 ? plan->spec.experts.ranks : sw_plan_tensor_ranks(plan);
+    return sw_plan_expert_ranks(plan) * sw_plan_tensor_ranks(plan);
 }
 int sw_plan_group_rank(const struct sw_plan *plan);
-/* Tells whether a unit has experts that ranks share out; and whether it is the block before such a unit. */
+/* Tells whether a unit has experts that ranks share out; whether these are computed together with their block, the
+ * unit before; and whether a unit is such a block. */
 bool sw_plan_shares_experts(const struct sw_plan *plan, int64_t unit);
+bool sw_plan_joins_block(const struct sw_plan *plan, int64_t unit);
 bool sw_plan_sends_rows(const struct sw_plan *plan, int64_t unit);
-/* Returns the rows that the ranks of a group exchange: those of a micro-batch, or of a micro-batch of each rank. */
-int64_t sw_plan_group_rows(const struct sw_plan *plan);
-/* Returns the rows of these that a rank of the group reduces and gathers. */
-struct sw_span sw_plan_rows_of(const struct sw_plan *plan, int tensor_rank);
-/* Returns the elements of a unit that every rank of a tensor group has, at the unit's end, and those of them that a
- * rank adds up, counted from the first of them. */
+/* Returns the ranks that an op of the comm lane is among. */
+sw_among sw_plan_among(const struct sw_plan *plan, const struct sw_op *op);
+/* Returns the number of ranks that exchange the rows of an op, or its replicated elements, and this one's number. */
+int sw_plan_members(const struct sw_plan *plan, sw_among among);
+int sw_plan_member(const struct sw_plan *plan, sw_among among);
+/* Returns the rows of a micro-batch. */
+int64_t sw_plan_micro_rows(const struct sw_plan *plan);
+/* Returns the rows that a rank of a group reduces or gathers: of one micro-batch in a tensor group, of a micro-batch of
+ * each member in an expert group. */
+struct sw_span sw_plan_rows_of(const struct sw_plan *plan, sw_among among, int number);
+/* Returns this rank's rows of its tensor group's micro-batch; without tensor groups they are all. */
+struct sw_span sw_plan_own_rows(const struct sw_plan *plan);
+/* Returns the elements of a unit that every rank of a group has, at the unit's end, and those of them that a rank of
+ * the group adds up, counted from the first of them. */
 int64_t sw_plan_replicated_elems(const struct sw_plan *plan, int64_t unit);
-struct sw_span sw_plan_replicated_of(const struct sw_plan *plan, int64_t unit, int tensor_rank);
+struct sw_span sw_plan_replicated_of(const struct sw_plan *plan, int64_t unit, int number);
+/* Returns the ranks of the group that has these elements. */
+sw_among sw_plan_replicated_among(const struct sw_plan *plan, int64_t unit);
 /* Tells whether a unit of a tensor group continues the sum that the unit before began. A rank's output of the latter is
  * its own and is not exchanged: the group adds the sums up behind the last unit that continues them, and in the
  * backward pass the gradient at their norm, at the unit that began them, which alone has the norm. */
@@ -453,10 +474,11 @@ static inline bool sw_plan_partitions_input(const struct sw_plan *plan, int64_t 
  * that comes after it: nothing of the unit is computed again. The group then does not gather the input. */
 bool sw_plan_recalls_rows(const struct sw_plan *plan, int64_t unit);
 /* Tells whether the backward pass of a unit leaves the gradients of its products' weights to ops of their own, beside
- * which the group exchanges the gradient at its norm: a block's in a group, if it is not in tiles. */
+ * which the group exchanges the gradient at its norm: a block's in a group, if it is not in tiles and has no experts
+ * that ranks share out. */
 static inline bool sw_plan_splits_backward(const struct sw_plan *plan, int64_t unit) {
     return sw_plan_tensor_ranks(plan) > 1 && plan->spec.tensor.product_bytes > 0 && unit > 0 &&
-           unit + 1 < plan->spec.units->count;
+           unit + 1 < plan->spec.units->count && !plan->spec.units->unit[unit].shared_out;
 }
 /* Tells whether a unit's backward op needs the normalised input, which with sequence parallelism the plan keeps apart:
  * its matrix products are computed again. Else only the gradient of the first product's weights does. */

@@ -90,20 +90,23 @@ static void check_tensor(const struct sw_plan_spec *spec) {
                (!tensor->sequence && tensor->product_bytes == 0 && u > 1 && u + 1 < spec->units->count));
 }
 
-/* In a job with expert groups each block is two units, the second of which has its experts and no input of its own. */
+/* In a job with expert groups each block is two units, the second of which has its experts, and no input of its own
+ * unless there are tensor groups too. */
 static void check_experts(const struct sw_plan_spec *spec) {
     const struct sw_plan_experts *experts = &spec->experts;
     const bool grouped = experts->ranks > 1;
-    assert(!grouped || (spec->tensor.ranks <= 1 && spec->gathered_bytes == 0 && experts->rank >= 0 &&
-                        experts->rank < experts->ranks));
+    const bool apart = spec->tensor.ranks > 1;
+    assert(!grouped || (spec->gathered_bytes == 0 && experts->rank >= 0 && experts->rank < experts->ranks));
+    assert(!grouped || !apart || (!spec->tensor.sequence && experts->rows == spec->tensor.rows));
     assert(!grouped || (spec->gather == SW_QUANT_NONE && spec->reduce == SW_QUANT_NONE && spec->secondary_ranks < 2 &&
                         spec->grads == SW_GRADS_TYPED));
     for (int64_t u = 0; u < spec->units->count; u++) {
         const bool of_block = u > 0 && u + 1 < spec->units->count;
         const bool shared_out = spec->units->unit[u].shared_out;
-        assert(shared_out == (grouped && of_block && u % 2 == 0));
-        assert(!shared_out ||
-               (spec->cost[u].shares_input && spec->cost[u].saved_bytes == 0 && spec->cost[u].derived_bytes == 0));
+        assert(!shared_out || (grouped && of_block && u > 1 && !spec->units->unit[u - 1].shared_out));
+        assert(!grouped || !of_block || shared_out || spec->units->unit[u + 1].shared_out);
+        assert(!shared_out || (spec->cost[u].shares_input == !apart && spec->cost[u].saved_bytes == 0 &&
+                               spec->cost[u].derived_bytes == 0));
     }
 }
 
@@ -153,7 +156,7 @@ sw_status sw_plan_outline(const struct sw_plan_spec *spec, struct sw_plan **out)
         plan->first_trained++;
     assert(plan->first_trained < spec->units->count);
     /* A block and the experts that its ranks share out compute together. */
-    plan->first_trained -= sw_plan_shares_experts(plan, plan->first_trained);
+    plan->first_trained -= sw_plan_joins_block(plan, plan->first_trained);
     SW_TRY_GOTO(keep_spec_arrays(plan), fail);
     SW_TRY_GOTO(make_arrays(plan), fail);
     plan->stream_chunks = sw_min_i64(spec->ring_chunks, SW_DEVICE_RING_CHUNKS);

@@ -6,25 +6,42 @@
 #include <string.h>
 
 int sw_plan_group_rank(const struct sw_plan *plan) {
-    return plan->spec.experts.ranks > 1 ? plan->spec.experts.rank : plan->spec.tensor.rank;
+    const int member = plan->spec.experts.ranks > 1 ? plan->spec.experts.rank : 0;
+    return member * sw_plan_tensor_ranks(plan) + plan->spec.tensor.rank;
 }
 
 bool sw_plan_shares_experts(const struct sw_plan *plan, int64_t unit) {
     return plan->spec.units->unit[unit].shared_out;
 }
 
+bool sw_plan_joins_block(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_shares_experts(plan, unit) && sw_plan_tensor_ranks(plan) == 1;
+}
+
 bool sw_plan_sends_rows(const struct sw_plan *plan, int64_t unit) {
-    return unit + 1 < plan->spec.units->count && sw_plan_shares_experts(plan, unit + 1);
+    return unit + 1 < plan->spec.units->count && sw_plan_joins_block(plan, unit + 1);
 }
 
 int sw_plan_unit_rank(const struct sw_plan *plan, int64_t unit) {
-    return plan->spec.experts.ranks > 1 && !sw_plan_shares_experts(plan, unit) ? sw_plan_job_rank(plan)
-                                                                               : plan->spec.rank;
+    return plan->spec.experts.ranks > 1 && !sw_plan_shares_experts(plan, unit)
+               ? sw_plan_job_rank(plan) / sw_plan_tensor_ranks(plan)
+               : plan->spec.rank;
 }
 
-int64_t sw_plan_group_rows(const struct sw_plan *plan) {
-    const struct sw_plan_experts *experts = &plan->spec.experts;
-    return experts->ranks > 1 ? experts->ranks * experts->rows : plan->spec.tensor.rows;
+sw_among sw_plan_replicated_among(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_expert_ranks(plan) > 1 && sw_plan_shares_experts(plan, unit) ? SW_AMONG_EXPERTS : SW_AMONG_TENSOR;
+}
+
+/* Experts are reduced in their group at once, over its tensor groups and within these. */
+sw_among sw_plan_among(const struct sw_plan *plan, const struct sw_op *op) {
+    const sw_among among = sw_ops[op->kind].among;
+    if (among != SW_AMONG_TENSOR || op->sends)
+        return op->sends ? SW_AMONG_SENDERS : among;
+    return op->kind == SW_OP_GATHER_TENSOR ? SW_AMONG_TENSOR : sw_plan_replicated_among(plan, op->unit);
+}
+
+int64_t sw_plan_micro_rows(const struct sw_plan *plan) {
+    return plan->spec.experts.ranks > 1 ? plan->spec.experts.rows : plan->spec.tensor.rows;
 }
 
 int sw_plan_job_ranks(const struct sw_plan *plan) {
@@ -35,8 +52,17 @@ int sw_plan_job_rank(const struct sw_plan *plan) {
     return plan->spec.rank * sw_plan_group_ranks(plan) + sw_plan_group_rank(plan);
 }
 
-struct sw_span sw_plan_rows_of(const struct sw_plan *plan, int tensor_rank) {
-    return sw_shard(sw_plan_group_rows(plan), sw_plan_group_ranks(plan), tensor_rank);
+/* Rank n · tensor ranks + t of an expert group has the same rows as rank t of its tensor group. */
+struct sw_span sw_plan_rows_of(const struct sw_plan *plan, sw_among among, int number) {
+    const int64_t rows = sw_plan_micro_rows(plan);
+    const int tensor_ranks = among == SW_AMONG_SENDERS ? 1 : sw_plan_tensor_ranks(plan);
+    struct sw_span at = sw_shard(rows, tensor_ranks, number % tensor_ranks);
+    at.first_grain += number / tensor_ranks * rows;
+    return at;
+}
+
+struct sw_span sw_plan_own_rows(const struct sw_plan *plan) {
+    return sw_plan_rows_of(plan, SW_AMONG_TENSOR, plan->spec.tensor.rank);
 }
 
 bool sw_plan_all_gathers_weights(const struct sw_plan *plan, int64_t unit) {
@@ -164,7 +190,8 @@ int64_t sw_plan_backward_input(const struct sw_plan *plan, int64_t unit) {
 
 bool sw_plan_recalls_rows(const struct sw_plan *plan, int64_t unit) {
     return sw_plan_partitions_input(plan, unit) && !sw_plan_is_sequence_parallel(plan) &&
-           sw_plan_keeps_input(plan, unit) && plan->recompute[unit] == SW_RECOMPUTE_NOTHING;
+           sw_plan_keeps_input(plan, unit) && plan->recompute[unit] == SW_RECOMPUTE_NOTHING &&
+           !sw_plan_shares_experts(plan, unit);
 }
 
 bool sw_plan_recalls_normed(const struct sw_plan *plan, int64_t unit) {
@@ -172,8 +199,7 @@ bool sw_plan_recalls_normed(const struct sw_plan *plan, int64_t unit) {
 }
 
 int64_t sw_plan_row_bytes(const struct sw_plan *plan) {
-    return plan->spec.cost[0].output_bytes /
-           (plan->spec.experts.ranks > 1 ? plan->spec.experts.rows : plan->spec.tensor.rows);
+    return plan->spec.cost[0].output_bytes / sw_plan_micro_rows(plan);
 }
 
 int64_t sw_plan_input_bytes(const struct sw_plan *plan, int64_t unit) {
@@ -498,8 +524,9 @@ int64_t sw_plan_replicated_elems(const struct sw_plan *plan, int64_t unit) {
     return plan->spec.units->unit[unit].replicated_elems;
 }
 
-struct sw_span sw_plan_replicated_of(const struct sw_plan *plan, int64_t unit, int tensor_rank) {
-    return sw_shard(sw_plan_replicated_elems(plan, unit), sw_plan_group_ranks(plan), tensor_rank);
+struct sw_span sw_plan_replicated_of(const struct sw_plan *plan, int64_t unit, int number) {
+    return sw_shard(sw_plan_replicated_elems(plan, unit), sw_plan_members(plan, sw_plan_replicated_among(plan, unit)),
+                    number);
 }
 
 struct sw_span sw_plan_secondary_of(const struct sw_plan *plan, int64_t unit, int number) {
@@ -596,18 +623,43 @@ struct among {
     int ranks, rank, node;
 };
 
-static struct among among_of(const struct sw_plan *plan, const struct sw_op *op) {
-    const int group_node = plan->spec.experts.ranks > 1 ? plan->spec.experts.node_ranks : plan->spec.tensor.node_ranks;
-    const struct among group = {sw_plan_group_ranks(plan), sw_plan_group_rank(plan), group_node};
-    const struct among data = {sw_plan_ranks(plan), plan->spec.rank, plan->spec.node_ranks};
-    const struct among job =
-        group.ranks == 1 ? data
-                         : (struct among){group.ranks * data.ranks, sw_plan_job_rank(plan), group.node * data.node};
-    switch (sw_ops[op->kind].among) {
-    case SW_AMONG_GROUP: return group;
-    case SW_AMONG_JOB: return job;
-    default: return plan->spec.experts.ranks > 1 && !sw_plan_shares_experts(plan, op->unit) ? job : data;
+/* Returns the ranks of a group; of the senders, as many are on a node as tensor groups, or parts of these, are. */
+static struct among group_of(const struct sw_plan *plan, sw_among among) {
+    const int tensor_node = sw_plan_tensor_ranks(plan) > 1 ? plan->spec.tensor.node_ranks : 1;
+    const int group_node = plan->spec.experts.ranks > 1 ? plan->spec.experts.node_ranks : tensor_node;
+    const int tensor_rank = plan->spec.tensor.rank, expert_ranks = sw_plan_expert_ranks(plan);
+    switch (among) {
+    case SW_AMONG_SENDERS:
+        return (struct among){expert_ranks, expert_ranks > 1 ? plan->spec.experts.rank : 0,
+                              tensor_node > 0 ? group_node / tensor_node : 0};
+    case SW_AMONG_EXPERTS: return (struct among){sw_plan_group_ranks(plan), sw_plan_group_rank(plan), group_node};
+    default: return (struct among){sw_plan_tensor_ranks(plan), tensor_rank, tensor_node};
     }
+}
+
+int sw_plan_members(const struct sw_plan *plan, sw_among among) {
+    return group_of(plan, among).ranks;
+}
+
+int sw_plan_member(const struct sw_plan *plan, sw_among among) {
+    return group_of(plan, among).rank;
+}
+
+/* Returns the ranks that are with one rank of each of some groups: the groups' ranks, or one of each. */
+static struct among over_groups(const struct sw_plan *plan, struct among group) {
+    return (struct among){group.ranks * sw_plan_ranks(plan), plan->spec.rank * group.ranks + group.rank,
+                          group.ranks > 1 ? group.node * plan->spec.node_ranks : plan->spec.node_ranks};
+}
+
+static struct among among_of(const struct sw_plan *plan, const struct sw_op *op) {
+    static const struct among replica = {.ranks = 1};
+    const sw_among among = sw_plan_among(plan, op);
+    if (among == SW_AMONG_JOB)
+        return over_groups(plan, group_of(plan, SW_AMONG_EXPERTS));
+    if (among != SW_AMONG_DATA)
+        return group_of(plan, among);
+    const bool is_replica = sw_plan_expert_ranks(plan) == 1 || sw_plan_shares_experts(plan, op->unit);
+    return over_groups(plan, is_replica ? replica : group_of(plan, SW_AMONG_SENDERS));
 }
 
 static int64_t replicated_bytes(const struct sw_plan *plan, const struct sw_op *op) {
@@ -619,8 +671,9 @@ static int64_t share_bytes(const struct sw_plan *plan, const struct sw_op *op, i
     if (op->kind == SW_OP_SUM_REPLICATED)
         return sw_plan_replicated_of(plan, op->unit, number).grains * (int64_t)sizeof(float);
     if (op->kind == SW_OP_GATHER_TENSOR)
-        return op->content == SW_CONTENT_SOFTMAX ? plan->spec.tensor.softmax_bytes
-                                                 : sw_plan_rows_of(plan, number).grains * sw_plan_row_bytes(plan);
+        return op->content == SW_CONTENT_SOFTMAX
+                   ? plan->spec.tensor.softmax_bytes
+                   : sw_plan_rows_of(plan, sw_plan_among(plan, op), number).grains * sw_plan_row_bytes(plan);
     return sw_plan_share_of(plan, op, number).grains * sw_plan_grain_bytes(plan, op->content, op->unit);
 }
 

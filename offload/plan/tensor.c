@@ -21,7 +21,7 @@ int sw_build_adds(const struct sw_builder *b, int64_t unit) {
 }
 
 static int64_t own_rows(const struct sw_builder *b) {
-    return sw_plan_rows_of(b->plan, sw_plan_group_rank(b->plan)).grains;
+    return sw_plan_own_rows(b->plan).grains;
 }
 
 /* A piece in exchange. */
@@ -46,10 +46,18 @@ static struct sw_op *exchange(struct sw_builder *b, sw_op_kind kind, const struc
     return op;
 }
 
+/* A rank gives all rows but those that it gets. */
+static void add_up(struct sw_builder *b, const struct shared *piece) {
+    struct sw_op *op = exchange(b, SW_OP_REDUCE_TENSOR, piece, SW_VERSION_LOCAL);
+    const sw_among among = sw_plan_among(b->plan, op);
+    const struct sw_span last = sw_plan_rows_of(b->plan, among, sw_plan_members(b->plan, among) - 1);
+    const int64_t own = sw_plan_rows_of(b->plan, among, sw_plan_member(b->plan, among)).grains;
+    op->bytes = (last.first_grain + last.grains - own) * sw_plan_row_bytes(b->plan);
+}
+
 static void reduce(struct sw_builder *b, struct shared piece) {
     piece.what.version = SW_VERSION_OWN;
-    exchange(b, SW_OP_REDUCE_TENSOR, &piece, SW_VERSION_LOCAL)->bytes =
-        (sw_plan_group_rows(b->plan) - own_rows(b)) * sw_plan_row_bytes(b->plan);
+    add_up(b, &piece);
 }
 
 static void gather(struct sw_builder *b, struct shared piece) {
@@ -58,17 +66,34 @@ static void gather(struct sw_builder *b, struct shared piece) {
     op->bytes = sw_plan_gathered_bytes(b->plan, op);
 }
 
+/* Returns where this rank's rows of a unit's output are kept, if that is a slot of their own on the device. */
+static struct sw_operand kept_rows(const struct sw_builder *b, const struct sw_group *group, int64_t unit,
+                                   int64_t within) {
+    const int32_t home = group->train ? b->index->of_unit[SLOT_INPUT][unit + 1] : -1;
+    return home >= 0 && sw_plan_partitions_inputs(b->plan) && b->plan->slot[home].tier == SW_DEVICE
+               ? (struct sw_operand){.slot = home, .piece = within}
+               : in_place;
+}
+
 void sw_build_sum_output(struct sw_builder *b, const struct sw_group *group, int64_t unit, int64_t within,
                          struct sw_operand at) {
-    const int32_t home = group->train ? b->index->of_unit[SLOT_INPUT][unit + 1] : -1;
-    struct shared piece = {
-        .at = at, .rows = in_place, .what = sw_build_output_of(unit, group->first + within), .unit = unit};
+    const struct shared piece = {.at = at,
+                                 .rows = kept_rows(b, group, unit, within),
+                                 .what = sw_build_output_of(unit, group->first + within),
+                                 .unit = unit};
     if (sw_plan_tensor_ranks(b->plan) == 1 || sw_plan_continues(b->plan, unit + 1))
         return;
-    if (home >= 0 && sw_plan_partitions_inputs(b->plan) && b->plan->slot[home].tier == SW_DEVICE)
-        piece.rows = (struct sw_operand){.slot = home, .piece = within};
     reduce(b, piece);
     gather(b, piece);
+}
+
+void sw_build_sum_experts(struct sw_builder *b, const struct sw_group *group, int64_t unit, int64_t within,
+                          struct sw_operand parts, struct sw_operand out) {
+    const struct sw_what what = sw_build_output_of(unit, group->first + within);
+    const struct sw_operand kept = kept_rows(b, group, unit, within);
+    const struct sw_operand rows = kept.slot >= 0 ? kept : sw_build_own_rows(b, out);
+    reduce(b, (struct shared){.at = parts, .rows = rows, .what = what, .unit = unit});
+    gather(b, (struct shared){.at = out, .rows = kept, .what = what, .unit = unit});
 }
 
 void sw_build_sum_rows(struct sw_builder *b, int64_t unit, int64_t micro, struct sw_operand parts,
@@ -118,28 +143,32 @@ struct sw_operand sw_build_write_sent(struct sw_builder *b, int64_t unit, int64_
     return at;
 }
 
+/* Gathers a piece from the members of an expert group. */
+static void gather_sent(struct sw_builder *b, const struct shared *piece, int64_t from_version) {
+    struct sw_op *op = exchange(b, SW_OP_GATHER_TENSOR, piece, from_version);
+    op->sends = true;
+    op->bytes = sw_plan_gathered_bytes(b->plan, op);
+}
+
 void sw_build_gather_sent(struct sw_builder *b, int64_t unit, int64_t micro, struct sw_operand sent) {
-    gather(b, (struct shared){.at = sent, .rows = in_place, .what = normed_of(unit, micro, 0), .unit = unit});
+    gather_sent(b, &(struct shared){.at = sent, .rows = in_place, .what = normed_of(unit, micro, 0), .unit = unit},
+                SW_VERSION_OWN);
 }
 
 void sw_build_sum_parts(struct sw_builder *b, int64_t unit, int64_t micro, struct sw_operand parts,
                         struct sw_operand out) {
-    const struct shared piece = {.at = parts, .rows = out, .what = sw_build_output_of(unit, micro), .unit = unit};
-    exchange(b, SW_OP_REDUCE_TENSOR, &piece, SW_VERSION_LOCAL)->bytes =
-        (sw_plan_group_rows(b->plan) - own_rows(b)) * sw_plan_row_bytes(b->plan);
+    add_up(b, &(struct shared){.at = parts, .rows = out, .what = sw_build_output_of(unit, micro), .unit = unit});
 }
 
 struct sw_operand sw_build_gather_grads(struct sw_builder *b, int64_t unit, int64_t micro, struct sw_operand own) {
     const struct sw_operand to = sw_build_ring(b, SLOT_WHOLE_GRAD);
     const struct shared piece = {.at = to, .rows = own, .what = grad_of(unit, micro, SW_VERSION_WHOLE), .unit = unit};
-    struct sw_op *op = exchange(b, SW_OP_GATHER_TENSOR, &piece, 0);
-    op->bytes = sw_plan_gathered_bytes(b->plan, op);
+    gather_sent(b, &piece, 0);
     return to;
 }
 
 struct sw_operand sw_build_own_rows(const struct sw_builder *b, struct sw_operand at) {
-    const struct sw_span own = sw_plan_rows_of(b->plan, b->plan->spec.tensor.rank);
-    at.offset_bytes = own.first_grain * sw_plan_row_bytes(b->plan);
+    at.offset_bytes = sw_plan_own_rows(b->plan).first_grain * sw_plan_row_bytes(b->plan);
     return at;
 }
 

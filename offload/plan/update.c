@@ -6,7 +6,7 @@
 
 /* Returns which units a kind of slots holds. */
 static struct sw_unit_ring *ring_of_unit(struct sw_builder *b, int64_t unit) {
-    return &b->unit_ring[sw_plan_shares_experts(b->plan, unit)];
+    return &b->unit_ring[sw_plan_joins_block(b->plan, unit)];
 }
 
 /* Takes a device slot for a unit that lives elsewhere. */
@@ -631,7 +631,7 @@ static void emit_acc_transfer(struct sw_builder *b, int64_t unit, struct sw_accu
 
 /* Takes one of the accumulators that units take turns with: the other one, if there are two. */
 static int32_t work_acc(struct sw_builder *b, int64_t unit) {
-    const bool experts = sw_plan_shares_experts(b->plan, unit);
+    const bool experts = sw_plan_joins_block(b->plan, unit);
     const int first = experts ? SLOT_EXPERTS_ACC : SLOT_WORK_ACC;
     return b->index->slot[first + (b->index->slot[first + 1] < 0 ? 0 : b->work_acc_next[experts]++ % 2)];
 }
@@ -666,9 +666,10 @@ void sw_build_accumulate(struct sw_builder *b, int64_t unit, struct sw_accumulat
 /* Adds up what the ranks of a group have of the gradients of replicated tensors, of which each has the part of its
  * rows, heads or experts, before anything else becomes of them: afterwards all ranks have the same. */
 static void sum_replicated(struct sw_builder *b, int64_t unit, struct sw_accumulator *acc) {
-    const struct sw_span own = sw_plan_replicated_of(b->plan, unit, sw_plan_group_rank(b->plan));
+    const sw_among among = sw_plan_replicated_among(b->plan, unit);
+    const struct sw_span own = sw_plan_replicated_of(b->plan, unit, sw_plan_member(b->plan, among));
     const int64_t elems = sw_plan_replicated_elems(b->plan, unit);
-    if (sw_plan_group_ranks(b->plan) == 1 || elems == 0)
+    if (sw_plan_members(b->plan, among) == 1 || elems == 0)
         return;
     struct sw_op *op = sw_build_op(b, SW_OP_SUM_REPLICATED, unit, -1);
     op->bytes = (elems - own.grains) * (int64_t)sizeof(float) + sw_plan_gathered_bytes(b->plan, op);

@@ -49,21 +49,44 @@ static struct sw_scope_rates rates_over(const struct sw_node *node, struct membe
     return rates;
 }
 
-/* Tells whether nodes have whole tensor groups, or groups whole nodes. */
-static bool groups_fill_nodes(const struct sw_node_ranks *job) {
+/* Tells whether nodes have whole groups of so many ranks, or groups whole nodes. */
+static bool fills_nodes(const struct sw_node_ranks *job, int64_t group) {
     const int64_t near = job->ranks / job->nodes;
-    return near % job->tensor_ranks == 0 || job->tensor_ranks % near == 0;
+    return near % group == 0 || group % near == 0;
+}
+
+/* The members of the collectives of groups: of a tensor group and of an expert group; of the ranks with the same part
+ * of every layer, and of those with the same part of layers without experts. */
+struct groups {
+    struct members tensor, experts, data, sharers;
+};
+
+static struct groups groups_of(const struct sw_node_ranks *job) {
+    const int64_t tensor = sw_max_i64(1, job->tensor_ranks), tensor_near = tensor > 1 ? job->tensor_node_ranks : 1;
+    const bool has_experts = job->expert_ranks > 1;
+    const int64_t all = has_experts ? tensor * job->expert_ranks : tensor;
+    const int64_t all_near = has_experts ? job->expert_node_ranks : tensor_near;
+    const int64_t data = job->ranks / all, sharers = job->ranks / tensor;
+    const int64_t sharers_near = sw_max_i64(1, all_near / tensor_near) * job->data_node_ranks;
+    const bool tensor_levels = fills_nodes(job, tensor), levels = tensor_levels && fills_nodes(job, all);
+    return (struct groups){.tensor = {tensor, sw_div_up(tensor, tensor_near), tensor_levels},
+                           .experts = {all, sw_div_up(all, all_near), levels},
+                           .data = {data, sw_div_up(data, job->data_node_ranks), levels},
+                           .sharers = {sharers, sw_div_up(sharers, sharers_near), tensor_levels}};
+}
+
+static bool has_groups(const struct sw_node_ranks *job) {
+    return job->tensor_ranks > 1 || job->expert_ranks > 1;
 }
 
 static void add_groups(const struct sw_node *node, const struct sw_node_ranks *job, const struct sw_scope_rates *links,
                        struct sw_rates *rates) {
-    const int64_t data_ranks = job->ranks / job->tensor_ranks;
-    const bool levels = groups_fill_nodes(job);
-    const struct members group = {job->tensor_ranks, sw_div_up(job->tensor_ranks, job->tensor_node_ranks), levels};
-    const struct members data = {data_ranks, sw_div_up(data_ranks, job->data_node_ranks), levels};
-    rates->in_group = *links;
-    rates->in_group.latency_s = rates_over(node, group, links).latency_s;
-    rates->among_data = rates_over(node, data, links);
+    const struct groups groups = groups_of(job);
+    rates->in_group = rates->in_experts = *links;
+    rates->in_group.latency_s = rates_over(node, groups.tensor, links).latency_s;
+    rates->in_experts.latency_s = rates_over(node, groups.experts, links).latency_s;
+    rates->among_data = rates_over(node, groups.data, links);
+    rates->among_sharers = rates_over(node, groups.sharers, links);
 }
 
 void sw_rates_over_nodes(const struct sw_node *node, const struct sw_node_ranks *job, struct sw_rates *rates) {
@@ -78,13 +101,26 @@ void sw_rates_over_nodes(const struct sw_node *node, const struct sw_node_ranks 
     rates->in_node = links;
     rates->in_node.latency_s += (double)hops_in_node * node->hop_s;
     rates->between_bytes_per_s = job->nodes > 1 ? node->network_bytes_per_s : 0.0;
-    if (job->tensor_ranks > 1)
+    if (has_groups(job))
         add_groups(node, job, &links, rates);
 }
 
 /* Returns the rate between nodes at which they would bound a measured collective. */
 static double rate_between(struct given given, struct sw_rate measured) {
     return given.between / (given.within + given.between) * measured.bytes_per_s;
+}
+
+/* Returns the rates of ranks from those within a node and between nodes. */
+static struct sw_scope_rates measured_over(const struct sw_rates *rates, struct members members) {
+    const struct sw_scope_rates *in_node = &rates->in_node;
+    struct sw_scope_rates out = *in_node;
+    if (members.ranks < 2)
+        return (struct sw_scope_rates){.latency_s = 0.0};
+    const struct given gather = members.levels ? gathered(members) : straight(members);
+    out.gather.bytes_per_s = rate_over(gather, in_node->gather.bytes_per_s, rates->between_bytes_per_s);
+    out.reduce.bytes_per_s = rate_over(straight(members), in_node->reduce.bytes_per_s, rates->between_bytes_per_s);
+    out.latency_s = members.nodes > 1 ? rates->comm_latency_s : in_node->latency_s;
+    return out;
 }
 
 void sw_rates_over_measured_nodes(const struct sw_node_ranks *job, struct sw_rates *rates) {
@@ -94,18 +130,14 @@ void sw_rates_over_measured_nodes(const struct sw_node_ranks *job, struct sw_rat
     const struct members all = {job->ranks, job->nodes, true};
     const double network = fmax(rate_between(gathered(all), rates->gather), rate_between(straight(all), rates->reduce));
     rates->between_bytes_per_s = network;
-    if (job->tensor_ranks < 2)
+    if (!has_groups(job))
         return;
-    rates->in_group = *in_node;
-    if (job->tensor_node_ranks < job->tensor_ranks)
+    const struct groups groups = groups_of(job);
+    rates->in_group = rates->in_experts = *in_node;
+    if (groups.tensor.nodes > 1)
         rates->in_group.latency_s = rates->comm_latency_s;
-    const int64_t data_ranks = job->ranks / job->tensor_ranks;
-    if (data_ranks < 2)
-        return;
-    const struct members data = {data_ranks, sw_div_up(data_ranks, job->data_node_ranks), groups_fill_nodes(job)};
-    const struct given gather = data.levels ? gathered(data) : straight(data);
-    rates->among_data = *in_node;
-    rates->among_data.gather.bytes_per_s = rate_over(gather, in_node->gather.bytes_per_s, network);
-    rates->among_data.reduce.bytes_per_s = rate_over(straight(data), in_node->reduce.bytes_per_s, network);
-    rates->among_data.latency_s = job->data_node_ranks < data_ranks ? rates->comm_latency_s : in_node->latency_s;
+    if (groups.experts.nodes > 1)
+        rates->in_experts.latency_s = rates->comm_latency_s;
+    rates->among_data = measured_over(rates, groups.data);
+    rates->among_sharers = measured_over(rates, groups.sharers);
 }

@@ -19,7 +19,8 @@
  *
  * Tensor groups split these collectives. The ranks with the same part of every layer are a group's size apart: where a
  * group fills its node, each of them is on another node, and all that they exchange crosses the network. The plan
- * counts the bytes that a group gives to other nodes (sw_plan_between_bytes).
+ * counts the bytes that a group gives to other nodes (sw_plan_between_bytes). Expert groups split them further, and
+ * one rank of each tensor group shares what has no experts.
  */
 #ifndef SW_OFFLOAD_SIMULATE_NODES_H
 #define SW_OFFLOAD_SIMULATE_NODES_H
@@ -38,10 +39,12 @@ struct sw_node {
 
 /* The nodes and groups of a job's ranks. */
 struct sw_node_ranks {
-    int64_t ranks, nodes; /* nodes divides ranks */
-    int64_t tensor_ranks; /* ranks of a tensor group; 0 or 1: there are no groups, and the fields below do not count */
-    int64_t tensor_node_ranks; /* the fewest ranks that a tensor group has on a node, at least 1 */
-    int64_t data_node_ranks;   /* ranks of a node with the same part of every layer, at least 1 */
+    int64_t ranks, nodes;      /* nodes divides ranks */
+    int64_t tensor_ranks;      /* ranks of a tensor group; 0 or 1: there are no such groups */
+    int64_t tensor_node_ranks; /* the fewest ranks that a tensor group has on a node; at least 1 if there are groups */
+    int64_t expert_ranks;      /* ranks, or tensor groups, of an expert group; 0 or 1: there are no such groups */
+    int64_t expert_node_ranks; /* the fewest ranks that an expert group has on a node; at least 1 if there are groups */
+    int64_t data_node_ranks;   /* ranks of a node with the same part of every layer; at least 1 if there are groups */
 };
 
 /* Turns the rates of collectives of one node into those of a job. Adds the rates within nodes and, if there are tensor

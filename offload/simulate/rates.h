@@ -44,9 +44,11 @@ struct sw_rates {
     double comm_latency_s;            /* a collective of all ranks that moves next to nothing */
     struct sw_scope_rates in_node;    /* collectives among the ranks of one node */
     struct sw_scope_rates among_data; /* collectives among the ranks with the same part of every layer */
-    /* Exchanges of a tensor group. gather and reduce count the bytes that stay within a node; bytes that leave the node
-     * move at between_bytes_per_s. */
-    struct sw_scope_rates in_group;
+    /* With expert groups: among the ranks with the same part of layers without experts. */
+    struct sw_scope_rates among_sharers;
+    /* Exchanges of a tensor group, and of an expert group. gather and reduce count the bytes that stay within a node;
+     * bytes that leave the node move at between_bytes_per_s. */
+    struct sw_scope_rates in_group, in_experts;
     double between_bytes_per_s; /* rate of bytes from a rank to ranks of other nodes; 0: all ranks are equally near */
     double op_s;                /* from the end of an op to the start of one that waited for it */
     double queued_op_s; /* time from the end of an op to the start of the next: queued by a GPU, or on a CPU's lane */

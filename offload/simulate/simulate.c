@@ -154,11 +154,16 @@ static struct price of_scope(const struct sw_rates *rates, const struct sw_scope
     return price;
 }
 
-/* Returns the rates among the ranks that share a unit's state. All ranks have the rates of the job. */
+/* Returns the rates among the ranks that share a unit's state. */
 static const struct sw_scope_rates *rates_of_sharers(const struct sw_plan *plan, const struct sw_rates *rates,
                                                      const struct sw_op *op) {
-    static const struct sw_scope_rates of_job = {.latency_s = 0.0};
-    return sw_plan_unit_ranks(plan, op->unit) > sw_plan_ranks(plan) ? &of_job : &rates->among_data;
+    return sw_plan_unit_ranks(plan, op->unit) > sw_plan_ranks(plan) ? &rates->among_sharers : &rates->among_data;
+}
+
+/* Returns the rates of an exchange in a group. */
+static const struct sw_scope_rates *rates_of_group(const struct sw_plan *plan, const struct sw_rates *rates,
+                                                   const struct sw_op *op) {
+    return sw_plan_among(plan, op) == SW_AMONG_TENSOR ? &rates->in_group : &rates->in_experts;
 }
 
 /* Returns the larger number, like fmax without NAN, inlined: a simulation spends its time here. */
@@ -201,6 +206,11 @@ static struct price of_levels(const struct pricing *s, const struct sw_op *op, c
     return price;
 }
 
+static struct price of_group(const struct pricing *s, const struct sw_op *op, enum collective kind) {
+    const struct sw_scope_rates *rates = rates_of_group(s->plan, s->rates, op);
+    return of_levels(s, op, rates, kind, rates->latency_s);
+}
+
 /* Prices an update by the rate of its state's form. If that rate is not known, a parameter takes as long as in fp32:
  * narrow state saves traffic and costs arithmetic. */
 static struct price of_update(const struct pricing *s, const struct sw_op *op, bool by_cores,
@@ -236,15 +246,21 @@ static double frozen_share(const struct sw_plan *plan, const struct sw_rates *ra
                : 0.0;
 }
 
-/* Returns the time of a backward op, which may leave two products to ops of their own. */
+/* Returns the time of what the backward pass of a unit computes again. */
+static double again_s(const struct sw_plan *plan, const struct sw_rates *rates, int64_t unit) {
+    const double seconds[SW_RECOMPUTES] = {
+        [SW_RECOMPUTE_DERIVED] = rates->units[unit].derive_s, [SW_RECOMPUTE_UNIT] = rates->units[unit].recompute_s};
+    return without_norm_s(plan, rates, seconds[plan->recompute[unit]]);
+}
+
+/* Returns the time of a backward op, which may leave two products to ops of their own. A block whose experts a group
+ * shares out has computed again what it needs before it sent its rows. */
 static double backward_s(const struct sw_plan *plan, const struct sw_rates *rates, int64_t unit) {
     const bool splits = sw_plan_splits_backward(plan, unit);
     const double products_s = splits ? rates->units[unit].last_product_s + rates->units[unit].first_product_s : 0.0;
-    const double again_s[SW_RECOMPUTES] = {
-        [SW_RECOMPUTE_DERIVED] = rates->units[unit].derive_s, [SW_RECOMPUTE_UNIT] = rates->units[unit].recompute_s};
     const double frozen = frozen_share(plan, rates, unit);
     return fmax(0.0, (1.0 - frozen) * rates->units[unit].backward_s - products_s) +
-           without_norm_s(plan, rates, again_s[plan->recompute[unit]]);
+           (sw_plan_sends_rows(plan, unit) ? 0.0 : again_s(plan, rates, unit));
 }
 
 /* Returns the time of the head, forward and backward. Beyond the forward pass it has two products of equal size, of
@@ -258,8 +274,12 @@ static double head_s(const struct sw_plan *plan, const struct sw_rates *rates, i
 /* Prices a pass of a unit by the measured time of its arithmetic. The loss of a tensor group is left by its logits. */
 static struct price of_unit(const struct pricing *s, const struct sw_op *op) {
     const struct sw_rates *r = s->rates;
+    /* Experts by themselves do no more than to normalise the rows that they send. */
+    if ((op->kind == SW_OP_SEND_ROWS || op->kind == SW_OP_RECALL_ROWS) && !sw_plan_sends_rows(s->plan, op->unit))
+        return of_rate(r->finish, (double)op->bytes, r->cores);
     switch (sw_ops[op->kind].price) {
     case SW_PRICE_BACKWARD: return of_compute(r, backward_s(s->plan, r, op->unit));
+    case SW_PRICE_RECALL: return of_compute(r, again_s(s->plan, r, op->unit));
     case SW_PRICE_LAST_PRODUCT: return of_compute(r, r->units[op->unit].last_product_s);
     case SW_PRICE_FIRST_PRODUCT: return of_compute(r, r->units[op->unit].first_product_s);
     case SW_PRICE_HEAD: return of_compute(r, without_norm_s(s->plan, r, head_s(s->plan, r, op->unit)));
@@ -291,6 +311,7 @@ static struct price price_of(const struct pricing *s, const struct sw_op *op, bo
     case SW_PRICE_UPDATE_ON_DEVICE: return of_update(s, op, r->compute_cores > 0.0, &r->update_on_device);
     case SW_PRICE_FORWARD:
     case SW_PRICE_BACKWARD:
+    case SW_PRICE_RECALL:
     case SW_PRICE_LAST_PRODUCT:
     case SW_PRICE_FIRST_PRODUCT:
     case SW_PRICE_HEAD:
@@ -299,8 +320,8 @@ static struct price price_of(const struct pricing *s, const struct sw_op *op, bo
     case SW_PRICE_GATHER:
         return of_scope(r, op->secondary ? &r->in_node : rates_of_sharers(s->plan, r, op), GATHERS, bytes);
     case SW_PRICE_EXCHANGE: return of_levels(s, op, &r->in_node, GATHERS, r->comm_latency_s);
-    case SW_PRICE_GROUP_REDUCE: return of_levels(s, op, &r->in_group, REDUCES, r->in_group.latency_s);
-    case SW_PRICE_GROUP_GATHER: return of_levels(s, op, &r->in_group, GATHERS, r->in_group.latency_s);
+    case SW_PRICE_GROUP_REDUCE: return of_group(s, op, REDUCES);
+    case SW_PRICE_GROUP_GATHER: return of_group(s, op, GATHERS);
     case SW_PRICE_SUMMARY: return of_comm(r, r->gather, bytes);
     case SW_PRICE_NOTHING: break;
     }

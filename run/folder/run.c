@@ -234,7 +234,7 @@ static sw_status make_stores(int64_t ranks, struct sw_run *run) {
 void sw_run_layout_to_json(const struct sw_run *run, json_t *root) {
     if (run->optimizer != SW_OPTIMIZER_FP32)
         json_object_set_new(root, "optimizer", json_string(sw_optimizer_format_name(run->optimizer)));
-    if (run->by_experts && !run->joined)
+    if (run->expert_ranks > 1 && !run->joined)
         json_object_set_new(root, "experts_apart", json_true());
 }
 
@@ -253,8 +253,8 @@ static sw_status optimizer_from_json(const json_t *root, const char *path, struc
 sw_status sw_run_stores_from_json(const json_t *root, const char *path, struct sw_run *run) {
     const json_t *stores = json_object_get(root, "stores"), *count = json_object_get(root, "ranks");
     run->tensor_ranks = sw_settings_part_ranks(&run->settings);
-    run->by_experts = sw_settings_shares_experts(&run->settings);
-    run->joined = run->by_experts && !json_is_true(json_object_get(root, "experts_apart"));
+    run->expert_ranks = sw_settings_expert_ranks(&run->settings);
+    run->joined = run->expert_ranks > 1 && !json_is_true(json_object_get(root, "experts_apart"));
     run->tiles = run->settings.tiles;
     if (stores == NULL && count == NULL) {
         SW_TRY(make_stores(1, run));
@@ -316,7 +316,7 @@ sw_status sw_run_places(const char *folder, const struct sw_run *run, int64_t ra
                                          .ranks = run->ranks,
                                          .local_rank = store->local_rank,
                                          .tensor_ranks = run->tensor_ranks,
-                                         .by_experts = run->by_experts,
+                                         .expert_ranks = run->expert_ranks,
                                          .joined = run->joined,
                                          .whole = run->whole,
                                          .optimizer = run->optimizer};

@@ -42,7 +42,7 @@ struct sw_source {
     struct sw_turn_end turn_end;      /* for a run: the token that ends turns */
     int bos;                          /* SW_BOS_... */
     int part_ranks;                   /* size of the run's groups of --tensor or --experts; 1 for other sources */
-    bool by_experts;                  /* these are groups of --experts */
+    int expert_ranks;                 /* members of these that share out experts; 1: tensor groups */
     int64_t step;                     /* step of the run's commit; -1: the source is no run */
 };
 
@@ -51,7 +51,7 @@ static sw_status make(struct sw_source **out) {
     if (*out == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to open the model");
     (*out)->step = -1;
-    (*out)->part_ranks = 1;
+    (*out)->part_ranks = (*out)->expert_ranks = 1;
     return SW_OK;
 }
 
@@ -98,7 +98,7 @@ static sw_status open_units(struct sw_source *source, const struct sw_source_spe
         SW_TRY(sw_model_group_units(&source->config,
                                     &(struct sw_model_group){.ranks = spec->tensor_ranks,
                                                              .rank = spec->tensor_rank,
-                                                             .experts = spec->by_experts},
+                                                             .experts = spec->expert_ranks},
                                     spec->tiles, spec->optimizer, NULL, &source->made));
     source->units = source->made;
     return SW_OK;
@@ -171,7 +171,7 @@ static sw_status describe_run(struct sw_source *source, const char *folder, cons
     source->config = run->config;
     source->tiles = run->tiles;
     source->part_ranks = (int)run->tensor_ranks;
-    source->by_experts = run->by_experts;
+    source->expert_ranks = (int)run->expert_ranks;
     source->units = sw_state_units(source->state);
     source->step = sw_state_commit(source->state)->step;
     SW_TRY(sw_tuning_copy(&run->settings.tuning, &source->tuning));
@@ -271,9 +271,17 @@ const struct sw_model_config *sw_source_config(const struct sw_source *source) {
     return &source->config;
 }
 
-int sw_source_part_ranks(const struct sw_source *source, bool *out_by_experts) {
-    *out_by_experts = source->by_experts;
-    return source->part_ranks;
+bool sw_source_has_groups(const struct sw_source *source, int tensor_ranks) {
+    return source->expert_ranks == 1 && source->part_ranks == tensor_ranks;
+}
+
+const char *sw_source_groups_text(const struct sw_source *source, char out[SW_GROUPS_CHARS]) {
+    const int experts = source->expert_ranks, tensor = source->part_ranks / experts;
+    if (experts > 1 && tensor > 1)
+        snprintf(out, SW_GROUPS_CHARS, "--experts %d with --tensor %d", experts, tensor);
+    else
+        snprintf(out, SW_GROUPS_CHARS, "%s %d", experts > 1 ? "--experts" : "--tensor", source->part_ranks);
+    return out;
 }
 
 const struct sw_tuning *sw_source_tuning(const struct sw_source *source) {

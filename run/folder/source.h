@@ -22,7 +22,7 @@ struct sw_source_spec {
     uint64_t seed;
     int64_t expert_group;          /* as for sw_model_group_experts */
     int64_t tiles;                 /* this and the members below as for sw_model_units */
-    bool by_experts;               /* the groups below are those of --experts */
+    int expert_ranks;              /* members of the groups below that share out experts; 0 or 1: tensor groups */
     int tensor_ranks, tensor_rank; /* no effect where `tuning` freezes tensors: the units are then whole layers */
     sw_optimizer_format optimizer;
     const struct sw_tuning *tuning; /* NULL: all of the model is trained, or the adapter if there is one */
@@ -46,9 +46,12 @@ int64_t sw_source_tiles(const struct sw_source *source);
 /* Lays the units of a source out again, with so many experts in a unit (sw_model_group_experts). It must be the first
  * to lay them out again, and not for a tensor group. */
 sw_status sw_source_group_experts(struct sw_source *source, int64_t experts);
-/* Returns the size of the groups that a run was trained with; 1 for other sources. *out_by_experts: they are those of
- * --experts, not of --tensor. */
-int sw_source_part_ranks(const struct sw_source *source, bool *out_by_experts);
+/* Tells whether a run was trained with tensor groups of this size and no expert groups, or whether the size is 1 and
+ * the source no such run. */
+bool sw_source_has_groups(const struct sw_source *source, int tensor_ranks);
+/* Writes the groups that a run was trained with, as flags. */
+enum { SW_GROUPS_CHARS = 64 };
+const char *sw_source_groups_text(const struct sw_source *source, char out[SW_GROUPS_CHARS]);
 /* Returns the tuning by which the units are laid out. */
 const struct sw_tuning *sw_source_tuning(const struct sw_source *source);
 /* Returns the folder or preset that the weights come from; for a run, that it was made from. */

@@ -101,9 +101,9 @@ static void records_close(struct records *self) {
     free(self);
 }
 
-/* Opens every `ranks`-th store of a set, which has some of them; the first is that of tensor rank `rank`. If units are
- * spread over all stores, those of rank 0 read all. */
-static sw_status records_open(const struct sw_open_stores *set, int rank, int ranks, int64_t tiles, bool spread,
+/* Opens every `ranks`-th store of a set, which has some of them; the first is that of tensor rank `rank`. spread > 0:
+ * units without experts are spread over every spread-th store, which the ranks below it read. */
+static sw_status records_open(const struct sw_open_stores *set, int rank, int ranks, int64_t tiles, int spread,
                               struct records **out) {
     struct records *self = *out = calloc(1, sizeof *self);
     if (self == NULL)
@@ -115,7 +115,7 @@ static sw_status records_open(const struct sw_open_stores *set, int rank, int ra
         return fail_memory();
     for (int s = 0; s < set->count; s++) {
         const bool own = s % ranks == rank;
-        if (set->store[s] == NULL || !(own || (spread && rank == 0)))
+        if (set->store[s] == NULL || !(own || (rank < spread && s % spread == rank)))
             continue;
         self->own[self->stores] = own;
         self->store[self->stores++] = set->store[s];
@@ -389,7 +389,7 @@ struct sw_state_reader {
     struct sw_tuning tuning; /* what the units of parts are laid out for */
     struct sw_frozen *frozen;
     int parts;
-    bool by_experts;     /* the parts are of ranks that share out experts */
+    int expert_ranks;    /* members of a group that share out experts; 1: the parts are of a tensor group */
     bool joined;         /* these have the experts in one unit with their block (struct sw_run) */
     struct part *part;   /* one entry per tensor rank */
     struct part whole;   /* the frozen weights of a run with tensor groups; units NULL: there are none */
@@ -457,7 +457,7 @@ static sw_status make_of_run(const char *folder, const struct sw_run *run, struc
     *stores = (struct sw_open_stores){0};
     (*out)->config = run->config;
     (*out)->optimizer = run->optimizer;
-    (*out)->by_experts = run->by_experts;
+    (*out)->expert_ranks = (int)sw_max_i64(1, run->expert_ranks);
     (*out)->joined = run->joined;
     snprintf((*out)->folder, sizeof(*out)->folder, "%s", folder);
     return sw_tuning_copy(&run->settings.tuning, &(*out)->tuning);
@@ -515,19 +515,19 @@ sw_status sw_state_join(const struct sw_state_part *parts, int count, struct sw_
     return hand_over(self, status, out);
 }
 
-/* Tells whether units without experts are spread over the stores of all parts. */
-static bool is_spread(const struct sw_state_reader *self) {
-    return self->by_experts && !self->joined;
+/* Returns the size of the tensor groups whose parts units without experts have, if these are spread over the stores of
+ * several parts; else 0. */
+static int spread_of(const struct sw_state_reader *self) {
+    return self->expert_ranks > 1 && !self->joined ? self->parts / self->expert_ranks : 0;
 }
 
 /* Opens the records of a part, and of all parts if these read the same stores. */
 static sw_status open_records(struct sw_state_reader *self, int p) {
-    const int first = is_spread(self) ? 0 : p, end = is_spread(self) ? self->parts : p + 1;
+    const int spread = spread_of(self), first = spread > 0 ? 0 : p, end = spread > 0 ? self->parts : p + 1;
     if (self->part[p].records != NULL)
         return SW_OK;
     for (int q = first; q < end; q++)
-        SW_TRY(
-            records_open(&self->stores, q, self->parts, self->part[q].tiles, is_spread(self), &self->part[q].records));
+        SW_TRY(records_open(&self->stores, q, self->parts, self->part[q].tiles, spread, &self->part[q].records));
     for (int q = first; q < end; q++)
         SW_TRY(records_begin(self->part[q].records));
     return SW_OK;
@@ -538,7 +538,7 @@ static sw_status make_units(struct sw_state_reader *self, int p) {
     struct part *part = &self->part[p];
     if (self->parts > 1) {
         const struct sw_model_group group = {
-            .ranks = self->parts, .rank = p, .experts = self->by_experts, .joined = self->joined};
+            .ranks = self->parts, .rank = p, .experts = self->expert_ranks, .joined = self->joined};
         SW_TRY(sw_model_group_units(&self->config, &group, part->tiles, self->optimizer, &self->tuning, &part->made));
         part->units = part->made;
         return SW_OK;
@@ -592,11 +592,18 @@ static int compare_pieces(const void *a, const void *b) {
     return one->unit < other->unit ? -1 : one->unit > other->unit;
 }
 
+/* Tells whether a part reads no units but those of experts: another has the same parts of the others. */
+static bool has_experts_alone(const struct sw_state_reader *self, const struct part *part) {
+    const int spread = spread_of(self);
+    return spread > 0 && part != &self->whole && part - self->part >= spread;
+}
+
 /* Adds the tensors of a part. frozen: those that are frozen, else the others; NULL: all of them. */
 static void add_pieces(struct sw_state_reader *self, const struct part *part, const bool *frozen) {
     for (int64_t unit = 0; unit < part->units->count; unit++) {
         const struct sw_unit *from = &part->units->unit[unit];
-        for (int64_t t = 0; t < from->tensor_count; t++)
+        const bool left_out = has_experts_alone(self, part) && !from->shared_out;
+        for (int64_t t = 0; !left_out && t < from->tensor_count; t++)
             if (frozen == NULL || from->tensor[t].frozen == *frozen)
                 self->piece[self->pieces++] = (struct piece){part, unit, &from->tensor[t]};
     }
@@ -748,8 +755,9 @@ sw_status sw_state_load(struct sw_state_reader *self, const struct sw_units *uni
 sw_status sw_state_records(struct sw_state_reader *self, int part, int64_t unit, int64_t first, int64_t count,
                            char *out) {
     SW_TRY(open_records(self, part));
-    const bool of_all = is_spread(self) && !is_shared_out(self->part[part].records->store[0], unit);
-    struct records *records = self->part[of_all ? 0 : part].records;
+    const int spread = spread_of(self);
+    const bool of_several = spread > 0 && !is_shared_out(self->part[part].records->store[0], unit);
+    struct records *records = self->part[of_several ? part % spread : part].records;
     for (int64_t done = 0, now; done < count; done += now) {
         now = sw_min_i64(count - done, most_grains(records));
         SW_TRY(make_ready(records, unit, first + done, first + done + now));

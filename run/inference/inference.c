@@ -400,12 +400,12 @@ static sw_status make_store(const struct sw_inference_spec *inferred, struct sw_
 
 /* Says that a quantized base has other values than the run trained with: each rank rounds its part by itself. */
 static void say_base(const struct sw_inference_spec *spec, int tensor_ranks) {
-    bool by_experts;
-    const int base = sw_source_tuning(spec->source)->base, before = sw_source_part_ranks(spec->source, &by_experts);
-    if (base != SW_BASE_TYPED && (by_experts || before != tensor_ranks) && sw_ranks_rank(spec->ranks) == 0)
-        sw_log_info(
-            "the run rounds its base to %s for %s %d; --tensor %d rounds other parts, so results differ a little",
-            sw_base_format_name((sw_base_format)base), by_experts ? "--experts" : "--tensor", before, tensor_ranks);
+    const int base = sw_source_tuning(spec->source)->base;
+    char before[SW_GROUPS_CHARS];
+    if (base != SW_BASE_TYPED && !sw_source_has_groups(spec->source, tensor_ranks) && sw_ranks_rank(spec->ranks) == 0)
+        sw_log_info("the run rounds its base to %s for %s; --tensor %d rounds other parts, so results differ a little",
+                    sw_base_format_name((sw_base_format)base), sw_source_groups_text(spec->source, before),
+                    tensor_ranks);
 }
 
 /* Cuts the source for the rank's group, and describes the work as the settings of a job. */

@@ -127,7 +127,7 @@ static sw_status remove_orphans(struct sw_store_set *set) {
 static bool needs(const struct sw_store_set *set, const struct sw_store *store, int64_t owner) {
     const struct sw_run *before = &set->old;
     const int64_t tensor_ranks = before->tensor_ranks;
-    if (owner == sw_ranks_rank(set->ranks) % before->ranks || (before->by_experts && !before->joined))
+    if (owner == sw_ranks_rank(set->ranks) % before->ranks || (before->expert_ranks > 1 && !before->joined))
         return true; /* all ranks share what has no experts */
     if (owner % tensor_ranks != sw_ranks_rank(set->ranks) % tensor_ranks)
         return false; /* another part of every layer */
@@ -151,13 +151,14 @@ static bool changes_format(const struct sw_store_set *set) {
 static bool changes_groups(const struct sw_store_set *set) {
     const struct sw_settings *now = &set->run->settings;
     return set->old.tensor_ranks != sw_settings_part_ranks(now) ||
-           (set->old.tensor_ranks > 1 && (set->old.by_experts != sw_settings_shares_experts(now) || set->old.joined));
+           set->old.expert_ranks != sw_settings_expert_ranks(now) || set->old.joined;
 }
 
 /* Tells whether the groups are those of an older version, and change in nothing else. */
 static bool takes_apart(const struct sw_store_set *set) {
     const struct sw_settings *now = &set->run->settings;
-    return set->old.joined && sw_settings_shares_experts(now) && set->old.tensor_ranks == sw_settings_part_ranks(now);
+    return set->old.joined && set->old.expert_ranks == sw_settings_expert_ranks(now) &&
+           set->old.tensor_ranks == sw_settings_part_ranks(now);
 }
 
 /* Tells whether grains hold other elements than before. */
@@ -240,7 +241,7 @@ static sw_status fill_unit(struct filler *self, int64_t unit) {
 static sw_status new_units(const struct sw_run *run, sw_optimizer_format format, struct sw_units **out) {
     const struct sw_model_group group = {.ranks = (int)sw_settings_part_ranks(&run->settings),
                                          .rank = (int)sw_settings_part_rank(&run->settings),
-                                         .experts = sw_settings_shares_experts(&run->settings)};
+                                         .experts = (int)sw_settings_expert_ranks(&run->settings)};
     return sw_model_group_units(&run->config, &group, run->settings.tiles, format, &run->settings.tuning, out);
 }
 
@@ -329,21 +330,29 @@ static bool moves_frozen(const struct sw_store_set *set) {
     return changes_format(set) || set->old.tiles != set->run->settings.tiles;
 }
 
-/* Return the flag of the groups that the state had, and of those that it gets; that of one if the other has none. */
-static const char *old_group_flag(const struct sw_store_set *set) {
-    const bool none = set->old.tensor_ranks <= 1;
-    return (none ? sw_settings_shares_experts(&set->run->settings) : set->old.by_experts) ? "--experts" : "--tensor";
+static bool changes_experts(const struct sw_store_set *set) {
+    return set->old.joined || set->old.expert_ranks != sw_settings_expert_ranks(&set->run->settings);
 }
 
-static const char *group_flag(const struct sw_store_set *set) {
-    const bool none = sw_settings_part_ranks(&set->run->settings) == 1;
-    return (none ? set->old.by_experts : sw_settings_shares_experts(&set->run->settings)) ? "--experts" : "--tensor";
+/* Writes which groups change, and how. */
+enum { GROUPS_CHARS = 96 };
+static const char *changes_text(const struct sw_store_set *set, char out[GROUPS_CHARS]) {
+    const struct sw_settings *now = &set->run->settings;
+    const int64_t old_tensor = set->old.tensor_ranks / set->old.expert_ranks, tensor = sw_settings_tensor_ranks(now);
+    int chars = 0;
+    if (changes_experts(set))
+        chars = snprintf(out, GROUPS_CHARS, "--experts %lld instead of %lld", (long long)sw_settings_expert_ranks(now),
+                         (long long)set->old.expert_ranks);
+    if (old_tensor != tensor)
+        snprintf(out + chars, (size_t)(GROUPS_CHARS - chars), "%s--tensor %lld instead of %lld",
+                 chars > 0 ? " and " : "", (long long)tensor, (long long)old_tensor);
+    return out;
 }
 
 /* Refuses a new layout that cannot be made, before anything is created. */
 static sw_status check_layout(const struct sw_store_set *set) {
     const struct sw_run *run = set->run;
-    const char *flag = changes_format(set) ? "--optimizer-state" : group_flag(set);
+    const char *flag = changes_format(set) ? "--optimizer-state" : changes_experts(set) ? "--experts" : "--tensor";
     struct sw_places places;
     bool on_device = false;
     if (!changes_layout(set))
@@ -368,7 +377,7 @@ static sw_status check_layout(const struct sw_store_set *set) {
  * elements are consecutive now. */
 static void say_changed(const struct sw_store_set *set) {
     const sw_optimizer_format now = sw_settings_optimizer(&set->run->settings);
-    const bool other = strcmp(group_flag(set), old_group_flag(set)) != 0;
+    char groups[GROUPS_CHARS];
     if (changes_format(set))
         sw_log_info("converted the optimizer state of step %lld from %s to %s, once; moments are rounded to nearest",
                     (long long)set->step, sw_optimizer_format_name(sw_optimizer_records(set->old.optimizer)),
@@ -378,9 +387,8 @@ static void say_changed(const struct sw_store_set *set) {
                     "experts%s",
                     (long long)set->step, now == SW_OPTIMIZER_8BIT ? "; moments in 8 bits are rounded to nearest" : "");
     else if (changes_groups(set))
-        sw_log_info("laid out the optimizer state of step %lld for %s %lld instead of %s%s%lld, once%s",
-                    (long long)set->step, group_flag(set), (long long)sw_settings_part_ranks(&set->run->settings),
-                    other ? old_group_flag(set) : "", other ? " " : "", (long long)set->old.tensor_ranks,
+        sw_log_info("laid out the optimizer state of step %lld for %s, once%s", (long long)set->step,
+                    changes_text(set, groups),
                     now == SW_OPTIMIZER_8BIT ? "; moments in 8 bits are rounded to nearest" : "");
     if (changes_groups(set) && set->run->settings.tuning.base != SW_BASE_TYPED)
         sw_log_info("the base's parts are rounded anew (--base-format), so losses go on a little differently");
@@ -411,7 +419,7 @@ static sw_status take_old(struct sw_store_set *set) {
                         .whole = run->whole,
                         .optimizer = run->optimizer,
                         .tensor_ranks = run->tensor_ranks,
-                        .by_experts = run->by_experts,
+                        .expert_ranks = run->expert_ranks,
                         .joined = run->joined,
                         .tiles = run->tiles,
                         .config = run->config,
@@ -559,7 +567,7 @@ sw_status sw_store_set_open(struct sw_store_set *self, struct sw_store **out) {
     const struct sw_run *run = self->run;
     const struct sw_store_owner owner = sw_settings_owner(&run->settings);
     const bool same = run->ranks == owner.ranks && run->whole == owner.whole && run->optimizer == owner.optimizer &&
-                      run->tensor_ranks == owner.tensor_ranks && run->by_experts == owner.by_experts &&
+                      run->tensor_ranks == owner.tensor_ranks && run->expert_ranks == owner.expert_ranks &&
                       run->joined == owner.joined;
     *out = NULL;
     SW_TRY(check_previous(self, same));

@@ -35,10 +35,12 @@ static sw_status write_and_flush(int file, const char *path, const char *text) {
 }
 
 sw_status sw_unfinished_start_write(int file, const char *path, const struct sw_run *run) {
-    json_t *root =
-        json_pack("{s:i, s:I, s:I, s:b, s:o}", "spillway_start", START_VERSION, "ranks", (json_int_t)run->ranks,
-                  run->by_experts ? "experts" : "tensor", (json_int_t)run->tensor_ranks, "whole", run->whole, "stores",
-                  sw_run_stores_to_json(run->store, run->ranks));
+    const int64_t experts = sw_max_i64(1, run->expert_ranks);
+    json_t *root = json_pack("{s:i, s:I, s:I, s:b, s:o}", "spillway_start", START_VERSION, "ranks",
+                             (json_int_t)run->ranks, "tensor", (json_int_t)(run->tensor_ranks / experts), "whole",
+                             run->whole, "stores", sw_run_stores_to_json(run->store, run->ranks));
+    if (experts > 1)
+        json_object_set_new(root, "experts", json_integer(experts));
     sw_run_layout_to_json(run, root);
     char *text = root == NULL ? NULL : sw_json_checked_text(root);
     const sw_status status =
@@ -113,7 +115,7 @@ static bool is_of_rank(const char *name, const struct sw_run *run) {
     const struct sw_store_owner owner = {.rank = rank,
                                          .ranks = run->ranks,
                                          .tensor_ranks = run->tensor_ranks,
-                                         .by_experts = run->by_experts,
+                                         .expert_ranks = run->expert_ranks,
                                          .joined = run->joined,
                                          .whole = run->whole,
                                          .optimizer = run->optimizer};

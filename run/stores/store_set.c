@@ -267,7 +267,7 @@ sw_status sw_store_set_record(const struct sw_store_set *self, const char *id, c
     into->whole = owner.whole;
     into->optimizer = owner.optimizer;
     into->tensor_ranks = owner.tensor_ranks;
-    into->by_experts = owner.by_experts;
+    into->expert_ranks = owner.expert_ranks;
     into->joined = owner.joined;
     into->tiles = self->run->settings.tiles;
     return SW_OK;

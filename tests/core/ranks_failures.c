@@ -179,7 +179,7 @@ void ranks_hang_in_group(struct sw_comm *comm, int64_t timeout_ms, int hanging_r
     const int rank = sw_comm_identity(comm)->rank;
     struct sw_watch *watch = NULL;
     if (of_tensor)
-        sw_comm_set_tensor_ranks(comm, 2);
+        sw_comm_set_groups(comm, 2, 1);
     else
         sw_comm_set_node_ranks(comm, 2);
     if (strcmp(how, "early") == 0) {

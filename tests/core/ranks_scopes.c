@@ -11,9 +11,9 @@
 
 enum { MOST_RANKS = 16, SHARE = 1000 };
 
-/* How many ranks a node, a part of a node and a tensor group have. */
+/* How many ranks a node, a part of a node and a tensor group have, and how many tensor groups an expert group. */
 struct cuts {
-    int node_ranks, part_ranks, tensor_ranks;
+    int node_ranks, part_ranks, tensor_ranks, expert_ranks;
 };
 
 /* The ranks of a scope, by what the ranks' numbers say. */
@@ -31,7 +31,10 @@ static struct expected expect(const struct sw_comm *comm, sw_comm_scope scope, c
         const bool part = node && rank % node_ranks / part_ranks == self->rank % node_ranks / part_ranks;
         const bool tensor = rank / tensor_ranks == self->rank / tensor_ranks;
         const bool data = rank % tensor_ranks == self->rank % tensor_ranks;
-        const bool in[SW_SCOPES] = {true, node, across, part, tensor, data};
+        const int group_ranks = tensor_ranks * cuts->expert_ranks;
+        const bool experts = rank / group_ranks == self->rank / group_ranks;
+        const bool replica = rank % group_ranks == self->rank % group_ranks;
+        const bool in[SW_SCOPES] = {true, node, across, part, tensor, data, experts, experts && data, replica};
         if (!in[scope])
             continue;
         out.rank = rank == self->rank ? out.ranks : out.rank;
@@ -180,7 +183,7 @@ static void check_all(struct sw_comm *comm, const struct cuts *cuts) {
         check_gather(comm, (sw_comm_scope)scope, &in);
         check_reduce(comm, (sw_comm_scope)scope, &in);
         check_counts(comm, (sw_comm_scope)scope, &in, cuts);
-        if (scope == SW_SCOPE_ALL && cuts->tensor_ranks == 1)
+        if (scope == SW_SCOPE_ALL && cuts->tensor_ranks * cuts->expert_ranks == 1)
             check_large_gather(comm, &in);
     }
 }
@@ -203,19 +206,20 @@ void ranks_check_scopes(struct sw_comm *comm, int node_ranks, int part_ranks) {
     RANKS_REQUIRE(at->even == (nodes == 1 || self->ranks % node_ranks == 0), "even nodes");
     RANKS_REQUIRE(at->in_order == at->even, "the ranks of a node are neighbours");
     /* The groups of the job are as they are whatever nodes do, and at first each rank is one. */
-    for (int tensor_ranks = 1; tensor_ranks <= self->ranks; tensor_ranks++) {
-        const struct cuts cuts = {.node_ranks = node_ranks, .part_ranks = part_ranks, .tensor_ranks = tensor_ranks};
-        if (self->ranks % tensor_ranks != 0)
-            continue;
-        if (tensor_ranks > 1)
-            sw_comm_set_tensor_ranks(comm, tensor_ranks);
-        check_all(comm, &cuts);
-    }
+    for (int tensor_ranks = 1; tensor_ranks <= self->ranks; tensor_ranks++)
+        for (int expert_ranks = 1; tensor_ranks * expert_ranks <= self->ranks; expert_ranks++) {
+            const struct cuts cuts = {node_ranks, part_ranks, tensor_ranks, expert_ranks};
+            if (self->ranks % (tensor_ranks * expert_ranks) != 0)
+                continue;
+            if (tensor_ranks * expert_ranks > 1)
+                sw_comm_set_groups(comm, tensor_ranks, expert_ranks);
+            check_all(comm, &cuts);
+        }
     sw_comm_set_node_ranks(comm, 0);
     RANKS_REQUIRE(at->nodes == self->nodes && sw_comm_scope_ranks(comm, SW_SCOPE_PART) == self->local_ranks,
                   "machines are nodes again");
     RANKS_REQUIRE(sw_comm_scope_ranks(comm, SW_SCOPE_TENSOR) == self->ranks, "nodes leave groups as they are");
-    sw_comm_set_tensor_ranks(comm, 1);
+    sw_comm_set_groups(comm, 1, 1);
     RANKS_REQUIRE(sw_comm_scope_ranks(comm, SW_SCOPE_DATA) == self->ranks, "each rank is a group again");
     free(staging);
 }

@@ -1,5 +1,6 @@
 """Mixtures of experts among ranks: tensor groups cut each expert's inner layer (--tensor), and expert groups share out whole
-experts (--experts), with the losses of one rank, the same bits at every ZeRO stage and placement, and the same exports."""
+experts (--experts), and both together, with the losses of one rank, the same bits at every ZeRO stage and placement, and the
+same exports."""
 
 import array
 import json
@@ -96,7 +97,7 @@ def groups_train_as_one_rank_does():
 def expert_groups_train_as_one_rank_does():
     """Whole, with validation, with losses of the router, with frozen experts, with a frozen router, with adapters of the
     attention and a trained router, and with a base in 8 bits: its scales are those of whole layers, as every matrix here
-    has a multiple of 256 elements."""
+    has a multiple of 256 elements, and not those of tensor groups, which cut rows."""
     ways = (("all", ("--val", "9%", "--eval-every", 3)), ("losses", ("--router-aux-loss", 0.5, "--router-z-loss", 0.1)),
             ("experts", ("--freeze", "*.experts.[0246].*")), ("router", ("--freeze", "*.gate.weight")), ("adapters", ADAPTERS),
             ("base", (*ADAPTERS[:-2], "--base-format", "int8")))
@@ -105,9 +106,11 @@ def expert_groups_train_as_one_rank_does():
         for what, flags in ways if model == "mixtral" else ways[:1]:
             one = f"{model}-{what}-one"
             together(1, train(one, *flags, model=model))
-            for ranks, group in ((2, 2), (4, 2), (4, 4)) if model == "mixtral" else ((4, 2),):
-                name = f"{model}-{what}-{ranks}-experts-{group}"
-                together(ranks, train(name, *flags, "--experts", group, model=model))
+            # The ranks of a tensor group of four share the key-value heads of qwen3.
+            sizes = ((2, 2, 1), (4, 2, 1), (4, 4, 1), (4, 2, 2)) if model == "mixtral" else ((4, 2, 1), (8, 2, 4))
+            for ranks, group, tensor in sizes[:3] if what == "base" else sizes:
+                name = f"{model}-{what}-{ranks}-experts-{group}-{tensor}"
+                together(ranks, train(name, *flags, "--experts", group, "--tensor", tensor, model=model))
                 problems += far(name, path(name), path(one), tolerance=TOLERANCE)
     return problems
 
@@ -121,22 +124,22 @@ def expert_groups_learn_preferences():
     problems, numbers = [], []
     for what, flags in (("whole", ()), ("lora", ADAPTERS[:4])):
         for ranks, *groups in ((1,), (2, "--experts", 2), (4, "--experts", 2, "--zero", 0),
-                               (4, "--experts", 2, "--zero", 3, "--place", EVERYTHING_AWAY)):
-            name = f"pairs-{what}-{ranks}-{len(groups)}"
+                               (4, "--experts", 2, "--zero", 3, "--place", EVERYTHING_AWAY), (4, "--experts", 2, "--tensor", 2)):
+            name = f"pairs-{what}-{ranks}-{len(groups)}{'-both' if '--tensor' in groups else ''}"
             together(ranks, command("train", "--model", path("chatty"), "--init", "--dpo", "--data", pairs, "--run", path(name), "--steps", FEW,
                                     "--seq", preference_pairs.SEQ, "--micro-batch", 2, "--batch-tokens", 16 * preference_pairs.SEQ, "--lr", 2e-3,
                                     "--warmup", 0, "--precision", "fp32", "--threads", 1, "--chunk-grains", 1, *flags, *groups))
             problems += far(name, path(name), path(f"pairs-{what}-1-0"), tolerance=TOLERANCE)
             numbers.append(numbers_of(path(name)))
-        problems += [] if numbers[-1] == numbers[-2] else [f"{what}: other bits at another stage"]
+        problems += [] if numbers[-2] == numbers[-3] else [f"{what}: other bits at another stage"]
     return problems
 
 
 def processes_have_the_bits_of_threads():
-    """A job of one group and of two by mpirun, which moves the rows by MPI."""
+    """A job of one group, of two, and of one of tensor groups, by mpirun, which moves the rows by MPI."""
     problems = []
-    for ranks, flags in ((2, ()), (4, ("--zero", 3, "--place", EVERYTHING_AWAY))):
-        names = [f"processes-{ranks}", f"threads-{ranks}"]
+    for ranks, flags in ((2, ()), (4, ("--zero", 3, "--place", EVERYTHING_AWAY)), (4, ("--tensor", 2))):
+        names = [f"processes-{ranks}-{len(flags)}", f"threads-{ranks}-{len(flags)}"]
         for name, words in zip(names, (mpirun((ranks, train(names[0], "--experts", 2, *flags, steps=FEW))),
                                        threads(ranks, train(names[1], "--experts", 2, *flags, steps=FEW)))):
             done = limits.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
@@ -198,13 +201,19 @@ def stages_and_placements_give_the_same_bits():
     table += [("--experts", 4, 2, f"narrow-{zero}", (*narrow, "--zero", zero, *flags))
               for zero, flags in ((0, ()), (2, ("--recompute", "all")), (3, ()), (3, ("--place", EVERYTHING_AWAY)))]
     table += [("--lora", 2, 4, f"zero-{zero}-{name}", ("--zero", zero, *flags)) for zero in range(4) for name, flags in places[:2]]
+    both = ("--tensor", 2)
+    table += [("--experts", 4, 2, f"both-{name}", (*both, *flags)) for name, flags in (*places[:6], batch)]
+    table += [("--experts", 4, 2, f"both-{what}", (*both, *narrow, *flags))
+              for what, flags in (("narrow", ()), ("narrow-away", ("--place", EVERYTHING_AWAY)))]
+    table += [("--experts", 8, 2, f"both-zero-{zero}-{name}", (*both, "--zero", zero, *flags))
+              for zero, (name, flags) in enumerate((places[1], places[0], places[3], places[5]))]
     problems, numbers = [], {}
     for kind, ranks, group, what, flags in table:
         # Another order of micro-batches adds to a tied table in another order, as it does without groups.
         for model in CONFIGS if (kind, group) == ("--tensor", 4) or (group == 2 and what in ("device", "away")) else ("mixtral",):
             name = f"bits-{model}-{ranks}{kind}-{group}-{what}"
             together(ranks, train(name, *flags, kind, group, model=model, steps=FEW))
-            key = (kind, model, ranks, group, what.startswith("narrow"))
+            key = (kind, model, ranks, group, what.startswith("both"), "narrow" in what)
             if numbers.setdefault(key, numbers_of(path(name))) != numbers_of(path(name)):
                 problems.append(f"{name}: other bits than another stage or placement")
             shutil.rmtree(path(name))  # refusals below look at every file that there is
@@ -240,7 +249,8 @@ def runs_resume_in_other_expert_groups():
     together(2, train("shared", "--experts", 2, steps=3))
     shutil.copytree(path("shared"), path("shared-back"))
     must("export", path("shared"), path("shared-out"))
-    for ranks, flags in ((4, ("--experts", 4)), (1, ("--experts", 1)), (2, ("--experts", 2))):
+    for ranks, flags in ((4, ("--experts", 4)), (8, ("--experts", 4, "--tensor", 2)), (8, ("--experts", 2, "--tensor", 4)),
+                         (1, ("--experts", 1, "--tensor", 1)), (8, ("--experts", 2, "--tensor", 2)), (2, ("--tensor", 1))):
         together(ranks, command("resume", path("shared-back"), *flags))
         must("verify", path("shared-back"))
         must("export", path("shared-back"), path("back-out"))
@@ -251,7 +261,8 @@ def runs_resume_in_other_expert_groups():
     if numbers_of(path("shared-back")) != numbers_of(path("shared")):
         problems.append("other bits by way of other groups")
     for steps, (ranks, *flags) in ((8, (4, "--experts", 4, "--place", EVERYTHING_AWAY)), (9, (2, "--experts", 1, "--tensor", 2)),
-                                   (10, (4, "--experts", 2, "--tensor", 1, "--zero", 3)), (12, (1, "--experts", 1))):
+                                   (10, (4, "--experts", 2, "--tensor", 1, "--zero", 3)), (11, (8, "--tensor", 2, "--zero", 3)),
+                                   (12, (1, "--experts", 1, "--tensor", 1))):
         together(ranks, command("resume", path("shared"), "--steps", steps, *flags))
     return problems + far("groups that change", path("shared"), path("steady-experts"), is_step, TOLERANCE)
 
@@ -262,15 +273,17 @@ def runs_of_groups_are_read_whole():
     problems, exports = [], {}
     for model in CONFIGS:
         for ranks, flags in ((1, ()), (2, ("--tensor", 2, "--optimizer-state", "8bit")), (4, ("--tensor", 4, "--place", EVERYTHING_AWAY)),
-                             (2, ("--experts", 2, "--optimizer-state", "8bit")), (4, ("--experts", 2, "--zero", 3, "--place", EVERYTHING_AWAY))):
-            name = f"read-{model}-{ranks}{flags[:1]}"
+                             (2, ("--experts", 2, "--optimizer-state", "8bit")), (4, ("--experts", 2, "--zero", 3, "--place", EVERYTHING_AWAY)),
+                             (4, ("--experts", 2, "--tensor", 2, "--optimizer-state", "8bit")),
+                             (8, ("--experts", 2, "--tensor", 2, "--zero", 3, "--place", EVERYTHING_AWAY))):
+            name = f"read-{model}-{ranks}{flags[:3]}"
             together(ranks, train(name, "--lr", 1e-300, "--min-lr", 0, *flags, model=model, steps=2))
             must("export", path(name), path(name + "-out"))
             with open(path(name + "-out", "model.safetensors"), "rb") as file:
                 found = file.read()
             if exports.setdefault(model, found) != found:
                 problems.append(f"{name}: another export than one rank's")
-    together(2, train("spoken", "--experts", 2, "--lr", 3e-3, "--export-every", 20, steps=20))
+    together(4, train("spoken", "--experts", 2, "--tensor", 2, "--lr", 3e-3, "--export-every", 20, steps=20))
     must("export", path("spoken"), path("spoken-out"))
     problems += [f"{name} of the run's own export differs" for name in differences(tree(path("spoken", "exports", "step-20")), tree(path("spoken-out")))]
     say = command("generate", path("spoken"), "--tokens", PROMPT, "--max-tokens", 30, "--temperature", 0, "--precision", "fp32", "--threads", 1)
@@ -299,7 +312,10 @@ def expert_groups_that_do_not_fit_are_refused():
     table = (("experts", 4, ("--experts", 4), "qwen3", ("--experts 4", "must divide the model's 6 experts")),
              ("a dense model", 2, ("--experts", 2), "dense", ("--experts 2", "llama has none")),
              ("ranks", 4, ("--experts", 3), "qwen3", ("--experts 3", "this job has 4")),
-             ("both", 2, ("--experts", 2, "--tensor", 2), "mixtral", ("--tensor", "--experts 2")),
+             ("both", 2, ("--experts", 2, "--tensor", 2), "mixtral", ("--experts 2 with --tensor 2", "groups of 4 ranks, and this job has 2")),
+             ("columns", 6, ("--experts", 2, "--tensor", 3), "mixtral", ("--tensor 3", "must divide the model's 8 heads")),
+             ("experts beside tensors", 8, ("--experts", 4, "--tensor", 2), "qwen3", ("--experts 4", "must divide the model's 6 experts")),
+             ("rows", 4, ("--experts", 2, "--tensor", 2, "--sequence-parallel", "yes"), "mixtral", ("--sequence-parallel yes", "--experts 2")),
              ("adapters of experts", 2, ("--experts", 2, "--lora", 4, "--lora-targets", "attention,mlp"), "mixtral", ("experts",)),
              ("one expert", 2, ("--experts", 2, *ADAPTERS[:-1], "*.experts.3.*"), "mixtral", ("--experts 2", "--modules-to-save")),
              ("quantized", 2, ("--experts", 2, "--zero", 3, "--gather", "int8"), "mixtral", ("--gather int8", "--experts 2")),
@@ -321,6 +337,14 @@ def plan_answers_for_groups():
     shared = json.loads(must(*shape, "--experts", 8).out)
     if (shared["expert_ranks"], whole["expert_ranks"], shared["parameters"]) != (8, 1, whole["parameters"]):
         problems.append(f"{shared['expert_ranks']}, {whole['expert_ranks']}, {shared['parameters']} parameters")
+    both, auto = (json.loads(must(*shape, "--experts", 2, "--tensor", group).out) for group in (4, "auto"))
+    if (both["expert_ranks"], both["tensor"]["ranks"], both["parameters"]) != (2, 4, whole["parameters"]):
+        problems.append(f"{both['expert_ranks']}, {both['tensor']}, {both['parameters']} parameters")
+    if [size["ranks"] for size in auto["tensor_choice"]] != [1, 2, 4]:
+        problems.append(f"beside --experts 2: {auto['tensor_choice']}")
+    said = must(*shape[:-1], "--experts", 2, "--tensor", "auto").out
+    if f"--experts 2 --tensor {auto['tensor']['ranks'] if auto['tensor'] else 1}" not in said or "--tensor auto --" in said:
+        problems.append(f"the command that plan gives has no size: {said!r}")
     return problems
 
 

@@ -557,7 +557,7 @@ static void blocks_with_experts_are_not_cut_into_tiles(void **state) {
 static void joined_experts_are_not_shared_out(void **state) {
     (void)state;
     struct sw_model_config config = parse(MODEL("gpt_oss", ", \"num_local_experts\": 8"));
-    const struct sw_model_group group = {.ranks = 2, .experts = true};
+    const struct sw_model_group group = {.ranks = 2, .experts = 2};
     struct sw_units *units;
     support_expect_failure(sw_model_units(&config, 2, SW_OPTIMIZER_FP32, NULL, &units), SW_ERR_UNSUPPORTED,
                            "--tiles 2 is not supported for gpt_oss, whose blocks have experts", "tiles");
@@ -596,7 +596,7 @@ static void units_have_their_part_of_joined_experts(void **state) {
 static void blocks_with_a_shared_expert_are_not_cut(void **state) {
     (void)state;
     const struct sw_model_config config = parse(MODEL("qwen2_moe", ""));
-    const struct sw_model_group group = {.ranks = 2, .experts = true};
+    const struct sw_model_group group = {.ranks = 2, .experts = 2};
     struct sw_units *units;
     support_expect_failure(sw_model_rank_units(&config, 2, 0, 1, SW_OPTIMIZER_FP32, NULL, &units), SW_ERR_UNSUPPORTED,
                            "--tensor 2 is not supported for qwen2_moe, whose blocks have a shared expert", "ranks");

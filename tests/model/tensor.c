@@ -315,7 +315,7 @@ static void the_units_of_an_expert_group_have_each_element_once(void **state) {
             for (size_t t = 0; t < 2 * sizeof tunings / sizeof tunings[0]; t++) {
                 struct sw_model_config config = cases[i].config;
                 config.experts = 6;
-                check_units(&config, &(struct sw_model_group){.ranks = 3, .experts = true, .joined = t % 2 == 1}, 1,
+                check_units(&config, &(struct sw_model_group){.ranks = 3, .experts = 3, .joined = t % 2 == 1}, 1,
                             (sw_optimizer_format)format, &tunings[t / 2]);
             }
 }
@@ -371,7 +371,7 @@ static void experts_that_ranks_cannot_share_are_refused(void **state) {
     (void)state;
     struct sw_units *units;
     struct sw_model_config config = cases[CASES - 1].config;
-    struct sw_model_group group = {.ranks = 2, .experts = true};
+    struct sw_model_group group = {.ranks = 2, .experts = 2};
     const struct sw_tuning uneven = {.freeze = "*.experts.[02].*"};
     support_expect_failure(sw_model_group_units(&config, &group, 1, SW_OPTIMIZER_FP32, NULL, &units), SW_ERR_ARG,
                            "--experts 2 must divide the model's 5 experts", "experts");

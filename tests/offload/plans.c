@@ -14,7 +14,8 @@ enum {
     GROUP_SEED = 1 << 22,
     SPANS_SEED = 1 << 23,
     TRAINED_SEED = 3 << 20,
-    EXPERTS_SEED = 5 << 20
+    EXPERTS_SEED = 5 << 20,
+    APART_SEED = 7 << 20
 };
 
 int64_t plans_draw(struct plans_random *random, int64_t least, int64_t most) {
@@ -297,19 +298,23 @@ bool plans_draw_experts(struct plans_random *random, int most, struct sw_units *
     enum { RESIDUAL_BYTES = 64 };
     plans_draw_tensor(random, most, units, spec);
     const bool pairs = units->count % 2 == 0;
+    const bool apart = pairs && plans_draw(&(struct plans_random){.seed = random->seed + APART_SEED}, 0, 1) == 1;
     if (pairs)
         spec->experts = (struct sw_plan_experts){.ranks = spec->tensor.ranks, .rows = spec->tensor.rows};
-    spec->tensor = (struct sw_plan_tensor){0};
+    spec->tensor.ranks = 2;
+    spec->tensor.sequence = false;
+    if (!apart)
+        spec->tensor = (struct sw_plan_tensor){0};
     for (int64_t u = 0; u < units->count; u++) {
         struct sw_unit_cost *cost = &random->cost[u];
         struct sw_unit *unit = &units->unit[u];
         unit->shared_out = pairs && u > 0 && u + 1 < units->count && u % 2 == 0;
-        cost->shares_input = unit->shared_out;
+        cost->shares_input = unit->shared_out && !apart;
         cost->continues = false;
         cost->output_bytes = u + 1 < units->count ? random->cost[0].output_bytes : 0;
         cost->saved_bytes = unit->shared_out ? 0 : sw_max_i64(cost->saved_bytes, RESIDUAL_BYTES);
         cost->derived_bytes = unit->shared_out ? 0 : cost->derived_bytes;
-        if (unit->shared_out)
+        if (unit->shared_out || apart)
             continue;
         unit->replicated_grain = unit->grains;
         unit->replicated_elems = 0;
@@ -374,16 +379,27 @@ void plans_copy_free(struct plans_copy *copy) {
     free(copy->plan.slot);
 }
 
-/* The ranks of a job, in the order of sw_plan_job_rank, fill nodes one after the other. */
-struct split {
-    int job_rank, group, node; /* this rank, the ranks of a group, and those of a node */
+/* Ranks of a job, by their numbers in it, which fill nodes one after the other. */
+struct among {
+    int first, count, step;
 };
 
-static int others_apart(struct split at, int first, int count, int step) {
-    int apart = 0;
-    for (int i = 0; i < count; i++)
-        apart += (first + i * step) / at.node != at.job_rank / at.node;
-    return apart;
+/* Returns the ranks that an op of the comm lane is among, by what the groups' sizes say. */
+static struct among ranks_of(const struct sw_plan *plan, const struct sw_op *op) {
+    const int tensor = plan->spec.tensor.ranks > 1 ? plan->spec.tensor.ranks : 1;
+    const int all = tensor * (plan->spec.experts.ranks > 1 ? plan->spec.experts.ranks : 1);
+    const int own = sw_plan_job_rank(plan), job = all * (plan->spec.ranks > 1 ? plan->spec.ranks : 1);
+    const bool in_group =
+        op->kind == SW_OP_REDUCE_TENSOR || op->kind == SW_OP_GATHER_TENSOR || op->kind == SW_OP_SUM_REPLICATED;
+    if (op->kind == SW_OP_EXCHANGE_SUMMARY)
+        return (struct among){0, job, 1};
+    const int group = plan->spec.units->unit[op->unit].shared_out ? all : tensor;
+    if (!in_group)
+        return (struct among){own % group, job / group, group};
+    if (op->sends)
+        return (struct among){own / all * all + own % tensor, all / tensor, tensor};
+    const int near = op->kind == SW_OP_GATHER_TENSOR ? tensor : group;
+    return (struct among){own / near * near, near, 1};
 }
 
 /* Returns the share that this rank gives in the gather of an op. */
@@ -392,9 +408,9 @@ static int64_t gathered_share(const struct sw_plan *plan, const struct sw_op *op
     if (op->kind == SW_OP_SUM_REPLICATED)
         return 4 * sw_shard(plan->spec.units->unit[op->unit].replicated_elems, ranks, number).grains;
     if (op->kind == SW_OP_GATHER_TENSOR)
-        return op->content == SW_CONTENT_SOFTMAX
-                   ? tensor->softmax_bytes
-                   : sw_shard(tensor->rows, ranks, number).grains * sw_plan_row_bytes(plan);
+        return op->content == SW_CONTENT_SOFTMAX ? tensor->softmax_bytes
+               : op->sends                       ? plan->spec.experts.rows * sw_plan_row_bytes(plan)
+                           : sw_shard(tensor->rows, ranks, number).grains * sw_plan_row_bytes(plan);
     const struct sw_unit *unit = &plan->spec.units->unit[op->unit];
     if (op->content == SW_CONTENT_BASE)
         return 32768 * sw_shard(sw_units_base_cells(plan->spec.units, op->unit), ranks, number).grains;
@@ -407,20 +423,16 @@ static int64_t gathered_share(const struct sw_plan *plan, const struct sw_op *op
 }
 
 int64_t plans_bytes_apart(const struct sw_plan *plan, const struct sw_op *op, int node_ranks) {
-    const struct split at = {sw_plan_job_rank(plan), plan->spec.tensor.ranks, node_ranks};
-    const int data = plan->spec.ranks, job = data * at.group, in_group = at.job_rank % at.group;
-    const bool of_group =
-        op->kind == SW_OP_REDUCE_TENSOR || op->kind == SW_OP_GATHER_TENSOR || op->kind == SW_OP_SUM_REPLICATED;
-    const int ranks = of_group ? at.group : data, step = of_group ? 1 : at.group;
-    const int apart = others_apart(at, of_group ? at.job_rank - in_group : in_group, ranks, step);
-    if (op->kind == SW_OP_EXCHANGE_SUMMARY)
-        return op->bytes * others_apart(at, 0, job, 1) / (job - 1);
+    const struct among among = ranks_of(plan, op);
+    const int own = sw_plan_job_rank(plan), ranks = among.count;
+    int apart = 0;
+    for (int i = 0; i < ranks; i++)
+        apart += (among.first + i * among.step) / node_ranks != own / node_ranks;
     if (ranks == 1)
         return 0;
     if (op->kind != SW_OP_ALL_GATHER && op->kind != SW_OP_GATHER_TENSOR && op->kind != SW_OP_SUM_REPLICATED)
         return op->bytes * apart / (ranks - 1);
-    const int number = of_group ? in_group : plan->spec.rank;
-    const int64_t share = gathered_share(plan, op, ranks, number);
+    const int64_t share = gathered_share(plan, op, ranks, (own - among.first) / among.step);
     const int64_t once = share * (apart / (ranks - apart)); /* nodes have as many of the ranks each */
     if (op->kind != SW_OP_SUM_REPLICATED)
         return once;

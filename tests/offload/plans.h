@@ -33,7 +33,8 @@ void plans_drop_caches(struct plans_random *random);
 /* Makes a random specification one of a rank of a tensor group, of 2 to `most` ranks: units get replicated grains at
  * their end, and outputs of one size, but for those that another unit continues. */
 void plans_draw_tensor(struct plans_random *random, int most, struct sw_units *units, struct sw_plan_spec *spec);
-/* Makes it one of a rank of an expert group, each with rows of its own. */
+/* Makes it one of a rank of an expert group, whose members have rows of their own: of ranks, or in half of the plans
+ * of tensor groups. Returns false if its units are not blocks of two. */
 bool plans_draw_experts(struct plans_random *random, int most, struct sw_units *units, struct sw_plan_spec *spec);
 
 /* After a refusal: sets the budgets that its message names to what it names, each of which must be more than was there.

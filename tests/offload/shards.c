@@ -505,11 +505,12 @@ static void check_group_traffic(struct sw_plan *const *plan, uint64_t seed) {
 
 /* The bytes of each op of the comm lane that leave the node are those for the ranks of its scope on other nodes. */
 static void check_group_nodes(const struct sw_plan *given, int node, uint64_t seed) {
-    const int group = given->spec.tensor.ranks, job = given->spec.ranks * group;
-    if (job % node != 0 || (group % node != 0 && node % group != 0))
+    const int group = sw_plan_group_ranks(given), tensor = sw_plan_tensor_ranks(given), job = sw_plan_job_ranks(given);
+    if (job % node != 0 || (group % node != 0 && node % group != 0) || (tensor % node != 0 && node % tensor != 0))
         return;
     struct sw_plan plan = *given;
-    plan.spec.tensor.node_ranks = node < group ? node : group;
+    plan.spec.tensor.node_ranks = node < tensor ? node : tensor;
+    plan.spec.experts.node_ranks = node < group ? node : group;
     plan.spec.node_ranks = node < group ? 1 : node / group;
     plan.spec.fills_nodes = true;
     const struct sw_program *program = &plan.program[SW_PROGRAM_UPDATE];
@@ -562,60 +563,101 @@ static void try_random_groups(uint64_t seed, int *made) {
     sw_units_destroy(units);
 }
 
+/* Bytes that the ranks of an expert group give to each other in a step. */
+struct expert_traffic {
+    int64_t rows_gathered, outputs_reduced, outputs_gathered, grads_gathered, norm_grads_reduced;
+};
+
 /* The rows that go to experts are gathered forward and backward, and the gradients at what they become; that and the
- * gradients at the rows are added up. A rank gives each other its own rows, or its part of theirs. */
+ * gradients at the rows are added up. A rank gives each other member its micro-batch's rows, and each other rank its
+ * part of that rank's. Tensor groups exchange as they do without experts, within each. */
+static struct expert_traffic expected_traffic(const struct sw_plan *plan) {
+    const struct sw_plan_spec *spec = &plan->spec;
+    const int64_t n = spec->experts.ranks, t = sw_plan_tensor_ranks(plan), first = plan->first_trained;
+    const int64_t rows = spec->micro_batches * spec->cost[0].output_bytes;
+    const int64_t sent = n * t * (n - 1) * rows, summed = n * (n * t - 1) * rows, in_tensor = n * (t - 1) * rows;
+    struct expert_traffic sum = {0};
+    for (int64_t u = 0; u < spec->units->count; u++) {
+        const bool experts = spec->units->unit[u].shared_out, head = u + 1 == spec->units->count, back = u >= first;
+        const bool again = spec->tensor.partition_inputs && u > 0 && !head && back &&
+                           (experts || plan->recompute[u] != SW_RECOMPUTE_NOTHING);
+        sum.rows_gathered += experts ? sent * (1 + back) : 0;
+        sum.outputs_reduced += head ? 0 : experts ? summed : in_tensor;
+        sum.outputs_gathered += (head ? 0 : in_tensor) + (again ? in_tensor : 0);
+        sum.grads_gathered += (experts && back ? sent : 0) + (u > first ? in_tensor : 0);
+        sum.norm_grads_reduced += u == 0 || !back ? 0 : experts ? summed : in_tensor;
+    }
+    return sum;
+}
+
+/* plan: those of one expert group. */
 static void check_expert_traffic(struct sw_plan *const *plan, uint64_t seed) {
-    const struct sw_plan_spec *spec = &plan[0]->spec;
-    const int n = spec->experts.ranks;
-    const int64_t each = n * (n - 1) * spec->micro_batches * spec->cost[0].output_bytes;
-    const int64_t blocks = (spec->units->count - 2) / 2, first = sw_max_i64(plan[0]->first_trained, 1) / 2;
-    const int64_t back = sw_max_i64(0, blocks - first);
-    if (given(plan, n, SW_OP_GATHER_TENSOR, SW_CONTENT_NORMED) != each * (blocks + back) ||
-        given(plan, n, SW_OP_REDUCE_TENSOR, SW_CONTENT_BLOCK_OUTPUT) != each * blocks ||
-        given(plan, n, SW_OP_GATHER_TENSOR, SW_CONTENT_BLOCK_OUTPUT_GRAD) != each * back ||
-        given(plan, n, SW_OP_REDUCE_TENSOR, SW_CONTENT_NORM_GRAD) != each * back)
+    const int n = sw_plan_group_ranks(plan[0]);
+    const struct expert_traffic sum = expected_traffic(plan[0]);
+    if (given(plan, n, SW_OP_GATHER_TENSOR, SW_CONTENT_NORMED) != sum.rows_gathered ||
+        given(plan, n, SW_OP_REDUCE_TENSOR, SW_CONTENT_BLOCK_OUTPUT) != sum.outputs_reduced ||
+        given(plan, n, SW_OP_GATHER_TENSOR, SW_CONTENT_BLOCK_OUTPUT) != sum.outputs_gathered ||
+        given(plan, n, SW_OP_GATHER_TENSOR, SW_CONTENT_BLOCK_OUTPUT_GRAD) != sum.grads_gathered ||
+        given(plan, n, SW_OP_REDUCE_TENSOR, SW_CONTENT_NORM_GRAD) != sum.norm_grads_reduced)
         fail_msg("seed %llu: an expert group of %d exchanges other bytes than its rows have", (unsigned long long)seed,
                  n);
 }
 
-/* Plans of all ranks of a job whose groups share out experts fit together in the same ways: all ranks share the units
- * without experts, and those of one number in their groups share experts. */
-static void try_random_experts(uint64_t seed, int *made) {
+/* Makes the plans of all ranks of a job with expert groups, in the order of ranks. Those with one number in their
+ * groups share experts. */
+static bool make_expert_plans(struct sw_plan_spec *spec, struct sw_plan **all, uint64_t seed) {
+    struct sw_plan *of_number[MOST_RANKS];
+    const int tensor = spec->tensor.ranks > 1 ? spec->tensor.ranks : 1, group = spec->experts.ranks * tensor;
+    for (int number = 0; number < group; number++) {
+        spec->experts.rank = number / tensor;
+        spec->tensor.rank = number % tensor;
+        if (!make_plans(spec, of_number, seed))
+            return false;
+        check_updates(of_number, spec->ranks, of_experts, seed);
+        if (spec->ranks > 1)
+            check_traffic(of_number, spec->ranks, of_experts, seed);
+        for (int r = 0; r < spec->ranks; r++)
+            all[r * group + number] = of_number[r];
+    }
+    return true;
+}
+
+/* Plans of all ranks of a job whose groups share out experts fit together in the same ways: one rank of each tensor
+ * group shares the units without experts, and those of one number in their groups share experts. */
+static void try_random_experts(uint64_t seed, int *made, int *of_tensor_groups) {
     struct plans_random random = {.seed = seed};
     struct sw_units *units;
-    struct sw_plan *of_number[MOST_RANKS], *all[MOST_RANKS * MOST_RANKS];
+    struct sw_plan *all[2 * MOST_RANKS * MOST_RANKS], *sharers[MOST_RANKS * MOST_RANKS];
     struct sw_plan_spec spec = plans_random_spec(&random, MOST_UNITS, MOST_GRAINS, &units);
     bool fits = plans_draw_experts(&random, MOST_RANKS, units, &spec);
     spec.ranks = (int)plans_draw(&random, 1, MOST_RANKS);
     spec.zero = (int)plans_draw(&random, SW_ZERO_NONE, SW_ZERO_WEIGHTS);
-    const int ranks = spec.ranks * spec.experts.ranks;
-    for (spec.experts.rank = 0; fits && spec.experts.rank < spec.experts.ranks; spec.experts.rank++) {
-        fits = make_plans(&spec, of_number, seed);
-        if (!fits)
-            break;
-        check_updates(of_number, spec.ranks, of_experts, seed);
-        if (spec.ranks > 1)
-            check_traffic(of_number, spec.ranks, of_experts, seed);
-        for (int r = 0; r < spec.ranks; r++)
-            all[r * spec.experts.ranks + spec.experts.rank] = of_number[r];
-    }
-    if (fits) {
+    if (fits && make_expert_plans(&spec, all, seed)) {
+        const int tensor = sw_plan_tensor_ranks(all[0]), ranks = sw_plan_job_ranks(all[0]);
         check_each(all, ranks, seed, seed % JUDGED_EVERY == 0);
-        check_updates(all, ranks, of_all_ranks, seed);
-        check_traffic(all, ranks, of_all_ranks, seed);
+        for (int number = 0; number < tensor; number++) {
+            for (int r = 0; r < ranks / tensor; r++)
+                sharers[r] = all[r * tensor + number];
+            check_updates(sharers, ranks / tensor, of_all_ranks, seed);
+            check_traffic(sharers, ranks / tensor, of_all_ranks, seed);
+        }
         check_expert_traffic(all, seed);
+        for (int node = 1; node <= ranks; node++)
+            check_group_nodes(all[seed % (uint64_t)ranks], node, seed);
         release(all, ranks);
         (*made)++;
+        *of_tensor_groups += tensor > 1;
     }
     sw_units_destroy(units);
 }
 
 static void plans_of_expert_groups_fit_together(void **state) {
     (void)state;
-    int made = 0;
+    int made = 0, of_tensor_groups = 0;
     for (uint64_t seed = SEED; seed < SEED + MODELS / 8; seed++)
-        try_random_experts(seed, &made);
+        try_random_experts(seed, &made, &of_tensor_groups);
     assert_true(made > MODELS / 20); /* half of the models have as many units as blocks of two */
+    assert_true(of_tensor_groups > made / 3 && of_tensor_groups < made * 2 / 3);
 }
 
 static void plans_of_groups_fit_together(void **state) {

@@ -124,7 +124,7 @@ static int64_t parts_of(int64_t unit) {
 static void take_units(void) {
     const struct sw_model_group experts = {.ranks = job.expert_ranks,
                                            .rank = rank() % (int)sw_max_i64(1, job.expert_ranks),
-                                           .experts = true,
+                                           .experts = job.expert_ranks,
                                            .joined = job.joined};
     if (job.expert_ranks > 1)
         require(sw_model_group_units(&job.run.config, &experts, 1, SW_OPTIMIZER_FP32, NULL, &job.units));
