@@ -305,7 +305,7 @@ static sw_status add_targets(const struct adapted *adapted) {
         if (!found && strcmp(part, PEFT_ALL) == 0)
             return sw_fail(SW_ERR_ARG, "'" PEFT_ALL "' in --lora-targets is PEFT's word; give " SW_LORA_ALL
                                        ", which names all matrices of the blocks but routers");
-        if (!found)
+        if (!found && !adapted->group) /* other ranks of a group may have the matrix */
             return sw_fail(SW_ERR_ARG,
                            "'%s' in --lora-targets is none of " SW_LORA_ALL ", " SW_LORA_ATTENTION ", " SW_LORA_MLP
                            " and, for a mixture, " SW_LORA_EXPERTS

@@ -732,16 +732,38 @@ static double keys_seen(const struct sw_model_config *config, int64_t layer, int
     return window * (1.0 - window / (2.0 * all));
 }
 
-/* Returns the number of parameters of all experts' adapters. */
+/* Returns the number of parameters of the adapters of a layer's joined experts, which the unit of the first of them
+ * counts. */
+static int64_t joined_adapter_parameters(const struct sw_model_config *config, const struct sw_unit *unit) {
+    int64_t count = 0;
+    for (int64_t t = 0; t < unit->tensor_count; t++) {
+        const struct sw_tensor *tensor = &unit->tensor[t];
+        const bool counts = unit->shared_out || tensor->part.first_row == 0;
+        count += tensor->added && counts && sw_expert_matrix_of(config, tensor->name) >= 0
+                     ? sw_tensor_whole_elems(tensor)
+                     : 0;
+    }
+    return count;
+}
+
+/* Returns the number of parameters of all experts' adapters. A rank that shares out experts has those of as many
+ * experts as any other. */
 static int64_t expert_adapter_parameters(const struct sw_model_config *config, const struct sw_units *units) {
     int64_t count = 0;
-    for (int64_t u = 0; u < units->count; u++)
+    for (int64_t u = 0; u < units->count; u++) {
+        int64_t here = 0, experts = 0;
+        if (config->joined_experts) {
+            count += joined_adapter_parameters(config, &units->unit[u]);
+            continue;
+        }
         for (int64_t t = 0; t < units->unit[u].tensor_count; t++) {
             const struct sw_tensor *tensor = &units->unit[u].tensor[t];
-            /* A tensor of all experts is counted in the unit of the first. */
-            if (tensor->added && tensor->part.first_row == 0 && sw_expert_matrix_of(config, tensor->name) >= 0)
-                count += sw_tensor_whole_elems(tensor);
+            const int matrix = sw_expert_matrix_of(config, tensor->name);
+            here += tensor->added && matrix >= 0 ? sw_tensor_whole_elems(tensor) : 0;
+            experts += !tensor->added && matrix == EXPERT_GATE;
         }
+        count += units->unit[u].shared_out && experts > 0 ? here * (config->experts / experts) : here;
+    }
     return count;
 }
 

@@ -478,11 +478,17 @@ static sw_status check_as_stored(const struct sw_model_config *c, const struct s
                          c->family);
 }
 
-/* Lets all ranks of the job share what every rank of an expert group has, but for the routers beside experts. */
+static bool is_of_expert(const struct sw_tensor *tensor) {
+    return strstr(tensor->name, ".experts.") != NULL;
+}
+
+/* Lets all ranks of the job share what every rank of an expert group has, but for the routers beside experts. Adapters
+ * of experts are on the rank that has the experts. */
 static void share_with_all(struct sw_units *units) {
     for (int64_t u = 0; u < units->count; u++)
-        for (int64_t t = 0; !units->unit[u].shared_out && t < units->unit[u].tensor_count; t++)
-            units->unit[u].tensor[t].part.replicated = false;
+        for (int64_t t = 0; t < units->unit[u].tensor_count; t++)
+            if (!units->unit[u].shared_out || is_of_expert(&units->unit[u].tensor[t]))
+                units->unit[u].tensor[t].part.replicated = false;
 }
 
 static sw_status make_units(const struct sw_model_config *config, const struct sw_cut *cut,
@@ -637,15 +643,16 @@ static sw_status check_experts(const struct sw_model_config *c, int ranks, int64
     return check_tiles(c, 1, tiles);
 }
 
-/* Refuses adapters of experts, of which each rank of a group would have its own. */
-static sw_status check_adapters(const struct sw_units *units, int ranks) {
-    for (int64_t u = 0; u < units->count; u++)
+/* Refuses adapters of experts that tensor groups share out: the ranks of one member would have a factor in common that
+ * those of others lack. */
+static sw_status check_adapters(const struct sw_units *units, const struct sw_cut *cut) {
+    for (int64_t u = 0; cut->ranks > 1 && u < units->count; u++)
         for (int64_t t = 0; t < units->unit[u].tensor_count; t++)
-            if (units->unit[u].tensor[t].added && strstr(units->unit[u].tensor[t].name, ".experts.") != NULL)
+            if (units->unit[u].tensor[t].added && is_of_expert(&units->unit[u].tensor[t]))
                 return sw_fail(SW_ERR_UNSUPPORTED,
-                               "--experts %d does not work with adapters of experts; give --lora-targets attention, or "
-                               "leave --experts out",
-                               ranks);
+                               "--experts %d with --tensor %d does not work with adapters of experts; give "
+                               "--lora-targets attention, or leave one of the two out",
+                               cut->expert_ranks, cut->ranks);
     return SW_OK;
 }
 
@@ -676,8 +683,9 @@ static sw_status check_alike(const struct sw_model_config *config, const struct 
     }
     return alike ? SW_OK
                  : sw_fail(SW_ERR_UNSUPPORTED,
-                           "--experts %d gives one rank more of the experts that --freeze or --modules-to-save names "
-                           "than another; name as many of each rank's %lld experts, or all or none",
+                           "--experts %d gives one rank more of the experts that --freeze, --lora-targets or "
+                           "--modules-to-save names than another; name as many of each rank's %lld experts, or all or "
+                           "none",
                            cut.expert_ranks, (long long)(config->experts / cut.expert_ranks));
 }
 
@@ -700,7 +708,7 @@ sw_status sw_model_group_units(const struct sw_model_config *config, const struc
     SW_TRY(check_whole(config, optimizer, tuning));
     struct sw_units *units;
     SW_TRY(make_units(config, &cut, optimizer, tuning, &units));
-    sw_status status = check_adapters(units, group->experts);
+    sw_status status = check_adapters(units, &cut);
     if (status == SW_OK)
         status = check_alike(config, &cut, optimizer, tuning, units);
     if (status == SW_OK)

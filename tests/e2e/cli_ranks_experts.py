@@ -100,7 +100,7 @@ def expert_groups_train_as_one_rank_does():
     has a multiple of 256 elements, and not those of tensor groups, which cut rows."""
     ways = (("all", ("--val", "9%", "--eval-every", 3)), ("losses", ("--router-aux-loss", 0.5, "--router-z-loss", 0.1)),
             ("experts", ("--freeze", "*.experts.[0246].*")), ("router", ("--freeze", "*.gate.weight")), ("adapters", ADAPTERS),
-            ("base", (*ADAPTERS[:-2], "--base-format", "int8")))
+            ("all-adapters", ("--lora", 4, "--lr", 3e-3)), ("base", (*ADAPTERS[:-2], "--base-format", "int8")))
     problems = []
     for model in CONFIGS:
         for what, flags in ways if model == "mixtral" else ways[:1]:
@@ -108,7 +108,7 @@ def expert_groups_train_as_one_rank_does():
             together(1, train(one, *flags, model=model))
             # The ranks of a tensor group of four share the key-value heads of qwen3.
             sizes = ((2, 2, 1), (4, 2, 1), (4, 4, 1), (4, 2, 2)) if model == "mixtral" else ((4, 2, 1), (8, 2, 4))
-            for ranks, group, tensor in sizes[:3] if what == "base" else sizes:
+            for ranks, group, tensor in sizes[:3] if what in ("base", "all-adapters") else sizes:
                 name = f"{model}-{what}-{ranks}-experts-{group}-{tensor}"
                 together(ranks, train(name, *flags, "--experts", group, "--tensor", tensor, model=model))
                 problems += far(name, path(name), path(one), tolerance=TOLERANCE)
@@ -201,6 +201,8 @@ def stages_and_placements_give_the_same_bits():
     table += [("--experts", 4, 2, f"narrow-{zero}", (*narrow, "--zero", zero, *flags))
               for zero, flags in ((0, ()), (2, ("--recompute", "all")), (3, ()), (3, ("--place", EVERYTHING_AWAY)))]
     table += [("--lora", 2, 4, f"zero-{zero}-{name}", ("--zero", zero, *flags)) for zero in range(4) for name, flags in places[:2]]
+    adapted = ("--lora", 4, "--lora-targets", "experts", "--lr", 3e-3)
+    table += [("--experts", 4, 2, f"adapted-{zero}", (*adapted, "--zero", zero, *flags)) for zero, flags in ((0, ()), (3, places[1][1]))]
     both = ("--tensor", 2)
     table += [("--experts", 4, 2, f"both-{name}", (*both, *flags)) for name, flags in (*places[:6], batch)]
     table += [("--experts", 4, 2, f"both-{what}", (*both, *narrow, *flags))
@@ -213,7 +215,7 @@ def stages_and_placements_give_the_same_bits():
         for model in CONFIGS if (kind, group) == ("--tensor", 4) or (group == 2 and what in ("device", "away")) else ("mixtral",):
             name = f"bits-{model}-{ranks}{kind}-{group}-{what}"
             together(ranks, train(name, *flags, kind, group, model=model, steps=FEW))
-            key = (kind, model, ranks, group, what.startswith("both"), "narrow" in what)
+            key = (kind, model, ranks, group, what.startswith("both"), "narrow" in what, what.startswith("adapted"))
             if numbers.setdefault(key, numbers_of(path(name))) != numbers_of(path(name)):
                 problems.append(f"{name}: other bits than another stage or placement")
             shutil.rmtree(path(name))  # refusals below look at every file that there is
@@ -267,6 +269,20 @@ def runs_resume_in_other_expert_groups():
     return problems + far("groups that change", path("shared"), path("steady-experts"), is_step, TOLERANCE)
 
 
+def adapters_of_shared_out_experts_are_read_whole():
+    """Each rank has those of its experts, which a resume lays out for other groups and an export has all."""
+    problems = []
+    together(2, train("adapted", "--experts", 2, "--lora", 4, "--lr", 3e-3, steps=FEW))
+    must("export", path("adapted"), path("adapted-out"))
+    for ranks, *flags in ((4, "--experts", 4), (2, "--experts", 1, "--tensor", 2), (1, "--tensor", 1)):
+        together(ranks, command("resume", path("adapted"), *flags))
+        must("verify", path("adapted"))
+        must("export", path("adapted"), path("adapted-again"))
+        problems += [f"{flags}: {name} of the export differs" for name in differences(tree(path("adapted-out")), tree(path("adapted-again")))]
+        shutil.rmtree(path("adapted-again"))
+    return problems
+
+
 def runs_of_groups_are_read_whole():
     """Rates too small to change a weight leave each rank the parts that it began with, so that the export must be one rank's,
     byte for byte; ranks generate and evaluate together what one rank does."""
@@ -316,7 +332,10 @@ def expert_groups_that_do_not_fit_are_refused():
              ("columns", 6, ("--experts", 2, "--tensor", 3), "mixtral", ("--tensor 3", "must divide the model's 8 heads")),
              ("experts beside tensors", 8, ("--experts", 4, "--tensor", 2), "qwen3", ("--experts 4", "must divide the model's 6 experts")),
              ("rows", 4, ("--experts", 2, "--tensor", 2, "--sequence-parallel", "yes"), "mixtral", ("--sequence-parallel yes", "--experts 2")),
-             ("adapters of experts", 2, ("--experts", 2, "--lora", 4, "--lora-targets", "attention,mlp"), "mixtral", ("experts",)),
+             ("adapters of experts", 4, ("--experts", 2, "--tensor", 2, "--lora", 4, "--lora-targets", "attention,mlp"), "mixtral",
+              ("--experts 2 with --tensor 2", "adapters of experts", "--lora-targets attention")),
+             ("adapters of one", 2, ("--experts", 2, "--lora", 4, "--lora-targets", "*.experts.3.*"), "mixtral", ("--experts 2", "--lora-targets")),
+             ("adapters of none", 2, ("--experts", 2, "--lora", 4, "--lora-targets", "*.experts.9.*"), "mixtral", ("'*.experts.9.*'", "no matrix")),
              ("one expert", 2, ("--experts", 2, *ADAPTERS[:-1], "*.experts.3.*"), "mixtral", ("--experts 2", "--modules-to-save")),
              ("quantized", 2, ("--experts", 2, "--zero", 3, "--gather", "int8"), "mixtral", ("--gather int8", "--experts 2")),
              ("frozen", 2, ("--experts", 2, "--freeze", "*.experts.[13].*"), "mixtral", ("--experts 2", "--freeze")),
@@ -363,6 +382,6 @@ def experts_that_are_units_are_sharded_as_blocks_are():
 script_test.run(groups_train_as_one_rank_does, expert_groups_train_as_one_rank_does, expert_groups_learn_preferences,
                 processes_have_the_bits_of_threads, all_tokens_on_the_experts_of_one_rank,
                 a_base_of_expert_groups_is_rounded_anew, stages_and_placements_give_the_same_bits, runs_resume_in_other_groups, runs_resume_in_other_expert_groups,
-                runs_of_groups_are_read_whole, groups_that_experts_do_not_fit_are_refused,
+                adapters_of_shared_out_experts_are_read_whole, runs_of_groups_are_read_whole, groups_that_experts_do_not_fit_are_refused,
                 expert_groups_that_do_not_fit_are_refused, plan_answers_for_groups,
                 experts_that_are_units_are_sharded_as_blocks_are)

@@ -201,7 +201,8 @@ static void the_chosen_experts_count(void **state) {
     static const struct {
         int64_t expert_group, experts, tensor;
         const char *freeze;
-    } cases[] = {{0}, {.expert_group = 2}, {.experts = 4}, {.tensor = 4}, {.freeze = "*.experts.*"}};
+    } cases[] = {{0},           {.expert_group = 2},         {.experts = 4},
+                 {.tensor = 4}, {.experts = 2, .tensor = 2}, {.freeze = "*.experts.*"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct sw_settings settings;
         struct sw_job job;
@@ -216,7 +217,7 @@ static void the_chosen_experts_count(void **state) {
         settings.expert_group = cases[i].expert_group;
         settings.experts = cases[i].experts;
         settings.tensor = cases[i].tensor;
-        settings.ranks = cases[i].experts + cases[i].tensor;
+        settings.ranks = cases[i].experts + cases[i].tensor; /* two and two are as many as two times two */
         settings.tuning.freeze = cases[i].freeze;
         assert_int_equal(sw_job_open(&(struct sw_job_spec){.settings = &settings, .folder = "."}, &job), SW_OK);
         const double ranks = cases[i].tensor > 0 ? (double)cases[i].tensor : 1.0;
