@@ -260,7 +260,7 @@ void sw_record_recover_m(const float m[SW_GRAIN_ELEMS], void *record) {
             lowest = fminf(lowest, m[at + i]);
         /* The division may be off by an ulp or two, and the product of the scale was rounded. */
         const uint32_t scale = bits_of(lowest / number_of_m(LOWEST_CODE));
-        for (uint32_t ulps = 0; scale > TRIED_ULPS && ulps <= 2 * TRIED_ULPS; ulps++) {
+        for (uint32_t ulps = 0; lowest < 0.0f && scale > TRIED_ULPS && ulps <= 2 * TRIED_ULPS; ulps++) {
             const float tried = of_bits(scale - TRIED_ULPS + ulps);
             if (!find_codes(m + at, tried, codes))
                 continue;

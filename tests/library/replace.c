@@ -116,6 +116,38 @@ static void another_store_goes_on_with_the_same_bits(void **state) {
     }
 }
 
+static void expect_same_values(const struct model *m, const struct values *v, const struct values *other) {
+    for (int part = 0; part < PARTS; part++)
+        for (int t = 0; t < TENSORS; t++)
+            assert_memory_equal(v->part[part][t], other->part[part][t], (size_t)m->count[t] * sizeof(float));
+}
+
+/* Step 0 has moments of zeros only. */
+static void what_was_read_keeps_its_bits(void **state) {
+    for (int format = SPILLWAY_STATE_FP32; format <= SPILLWAY_STATE_8BIT; format++) {
+        char path[SUPPORT_PATH_CHARS];
+        struct model m = model_make();
+        struct spillway_options options = library_options(library_store(state, path), ON_DRIVE);
+        options.state = format;
+        spillway *self = model_open(&m, &options);
+        struct values before = values_make(&m), after = values_make(&m);
+        for (int64_t step = 0; step <= 2; step++) {
+            struct spillway_state given = state_of(&before);
+            train(&m, self, sw_max_i64(1, step), step);
+            values_read(&m, self, &before);
+            given.step = given.applied_steps = step;
+            library_must(spillway_write(self, &given), self, "write");
+            values_read(&m, self, &after);
+            expect_same_values(&m, &before, &after);
+        }
+        spillway_close(self);
+        library_remove_store(state);
+        values_free(&before);
+        values_free(&after);
+        model_free(&m);
+    }
+}
+
 /* A part, or a tensor, that is not given stays as it is. */
 static void keeps_what_is_not_given(void **state) {
     char path[SUPPORT_PATH_CHARS];
@@ -135,9 +167,7 @@ static void keeps_what_is_not_given(void **state) {
     values_read(&m, self, &after);
     assert_true(after.part[SPILLWAY_MASTER][0][0] == one && ((float *)m.weights[0])[0] == one);
     after.part[SPILLWAY_MASTER][0][0] = before.part[SPILLWAY_MASTER][0][0];
-    for (int part = 0; part < PARTS; part++)
-        for (int t = 0; t < TENSORS; t++)
-            assert_memory_equal(before.part[part][t], after.part[part][t], (size_t)m.count[t] * sizeof(float));
+    expect_same_values(&m, &before, &after);
     spillway_close(self);
     values_free(&before);
     values_free(&after);
@@ -196,6 +226,7 @@ static void refuses_values_that_no_step_makes(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         IN_FOLDER(another_store_goes_on_with_the_same_bits),
+        IN_FOLDER(what_was_read_keeps_its_bits),
         IN_FOLDER(keeps_what_is_not_given),
         IN_FOLDER(refuses_values_that_no_step_makes),
     };
