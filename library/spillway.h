@@ -226,7 +226,8 @@ int spillway_read(spillway *self, int64_t index, int part, int64_t first, int64_
 struct spillway_state {
     size_t size;
     const float *const *master, *const *first_moment, *const *second_moment;
-    int64_t step;          /* the number of the state's step, at least applied_steps; it may be lower than the last */
+    /* The number of the state's step, from applied_steps to 2^53; it may be lower than the last. */
+    int64_t step;
     int64_t applied_steps; /* the t of AdamW's bias correction in it */
     const char *note;      /* as in spillway_rates */
 };

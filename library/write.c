@@ -7,6 +7,8 @@
 #include <string.h>
 
 enum { PARTS = SW_OPTIMIZER_VECTORS };
+/* The steps to come are numbered on from there. */
+#define MOST_STEP (INT64_C(1) << 53)
 
 /* The values that come in, by part and tensor, and room for a grain's record as fp32. */
 struct replacing {
@@ -40,10 +42,10 @@ static sw_status check_values(const struct replacing *r) {
 
 static sw_status check_steps(const spillway *self, const struct spillway_state *state) {
     const char *note = state->note != NULL ? state->note : "";
-    if (state->applied_steps < 0 || state->step < state->applied_steps)
+    if (state->applied_steps < 0 || state->step < state->applied_steps || state->step > MOST_STEP)
         return sw_fail(SW_ERR_ARG,
                        "step %lld with %lld applied steps is not a state: there are 0 or more applied steps, and at "
-                       "most as many as steps",
+                       "most as many as steps, of which there are at most 2^53",
                        (long long)state->step, (long long)state->applied_steps);
     return strlen(note) < SPILLWAY_NOTE_CHARS
                ? SW_OK

@@ -200,6 +200,9 @@ static void refuses_values_that_no_step_makes(void **state) {
     given.applied_steps = -1;
     expect_refused(self, &given, "is not a state");
     given.applied_steps = 1;
+    given.step = INT64_MAX;
+    expect_refused(self, &given, "at most 2^53");
+    given.step = STEPS;
     given.note = "\xff";
     expect_refused(self, &given, "not UTF-8");
     given.size = 3;
