@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from spillway.overlap import watch
+from spillway.overlap import check_overlap, watch
 from spillway.state import Replacement, copies_of, masters_of, replacement_of
 from spillway.store import StepResult, Store, Usage
 
@@ -98,6 +98,9 @@ class AdamW(torch.optim.Optimizer):
         self._offloaded = self._find_offloaded(names)
         if self._offloaded is not None and overlap is not None:
             raise ValueError("overlap: the module is offloaded, and a step of offloaded parameters ends before it returns")
+        if overlap is not None:
+            check_overlap(overlap, {parameter: names[id(parameter)] for group in self.param_groups
+                                    for parameter in group["params"] if parameter.requires_grad})
         opened = Store(store, host_memory=host_memory, state=state, threads=threads, save_every=save_every,
                        accumulate=self._offloaded is not None, zero_missing_gradients=missing == "zero",
                        allow_buffered=allow_buffered)
@@ -118,12 +121,7 @@ class AdamW(torch.optim.Optimizer):
         self.note = opened.note
         self._touch()
         if overlap is not None:
-            try:
-                self._check_module(overlap)
-                self._unwatch = watch(overlap, self._wait_for)
-            except BaseException:
-                self.close()
-                raise
+            self._unwatch = watch(overlap, self._wait_for)
         # Keeps this object from living as long as the parameters.
         hand_over = functools.partial(_hand_over, weakref.ref(self))
         self._hooks = [parameter.register_post_accumulate_grad_hook(hand_over) for parameter in self._index
@@ -151,12 +149,6 @@ class AdamW(torch.optim.Optimizer):
         if not parameter.is_contiguous():
             raise ValueError(f"the parameter '{name}' is not contiguous: call .contiguous() on it before")
         return store.add(name, parameter.data_ptr(), parameter.numel(), _DTYPES[parameter.dtype])
-
-    def _check_module(self, overlap: torch.nn.Module) -> None:
-        own = set(overlap.parameters())
-        for parameter, name in self._names.items():
-            if parameter not in own:
-                raise ValueError(f"overlap: the module has no parameter '{name}', so nothing would wait for it: name the whole model")
 
     def _opened(self) -> Store:
         if self._store is None:
@@ -190,7 +182,7 @@ class AdamW(torch.optim.Optimizer):
         """Waits until the parameter is that of the last step."""
         if parameter in self._running:
             self._opened().wait_tensor(self._index[parameter])
-            del self._running[parameter]
+            self._running.pop(parameter, None)  # another thread may have waited, too
 
     def wait(self) -> None:
         """Waits until the last step is done, if `overlap` lets it go on."""

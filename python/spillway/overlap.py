@@ -78,11 +78,19 @@ def _is_compiled(module: torch.nn.Module) -> bool:
             or getattr(module, "_compiled_call_impl", None) is not None)
 
 
+def check_overlap(model: torch.nn.Module, names: dict[Any, str]) -> None:
+    """Refuses a model that would not wait for all of these parameters."""
+    if any(_is_compiled(module) for module in model.modules()):
+        raise ValueError(_COMPILED)
+    own = set(model.parameters())
+    for parameter, name in names.items():
+        if parameter not in own:
+            raise ValueError(f"overlap: the module has no parameter '{name}', so nothing would wait for it: name the whole model")
+
+
 def watch(model: torch.nn.Module, wait: Callable[[Any], None]) -> Callable[[], None]:
     """Lets each module of a model call `wait` with a parameter that is read as its attribute. Returns a function that undoes
     it."""
-    if any(_is_compiled(module) for module in model.modules()):
-        raise ValueError(_COMPILED)
     watched = list(model.modules())
     for module in watched:
         if not isinstance(module._parameters, _Parameters):
