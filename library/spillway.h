@@ -138,8 +138,8 @@ struct spillway_usage {
     { sizeof(struct spillway_usage), 0, 0, 0, 0, 0, 0, 0 }
 
 /* How a gradient is handed in. SPILLWAY_SET: by pointer; the next step reads it there, and it must not change until
- * then. SPILLWAY_ADD: its values are added to those handed in since the last step, in fp32 and in the order of the
- * calls; the pointer is not kept. One of the two for a tensor and step. */
+ * that step is done. SPILLWAY_ADD: its values are added to those handed in since the last step, in fp32 and in the
+ * order of the calls; the pointer is not kept. One of the two for a tensor and step. */
 enum { SPILLWAY_SET = 0, SPILLWAY_ADD = 1 };
 
 /* The parts of a tensor's optimizer state. */
@@ -198,8 +198,8 @@ int spillway_step(spillway *self, const struct spillway_rates *rates, struct spi
  * of this one, or partly of both, and a gradient that was set by pointer is still read. Tensors become new in the order
  * in which they lie in the store: that of their registration when it was made. Gradients of the next step may be handed
  * in: with SPILLWAY_ADD the call waits for the tensor, and with SPILLWAY_SET they lie in other memory. Calls that step,
- * save, read state, change a factor or report usage first wait for the whole step. So does spillway_close, and the
- * step's commit is not lost.
+ * save, read or replace state, change a factor or report usage first wait for the whole step. So does spillway_close,
+ * and the step's commit is not lost.
  *
  * An error of the update shows at the next call that waits, with the words that spillway_step would have had. Then the
  * step is not committed, and the handle can only be closed. SPILLWAY_ERROR_ARGUMENT also where a stream has the
