@@ -6,9 +6,11 @@
  * of gradients from the caller, widened to fp32, and sums its squares by grain; the norm adds these in the order of
  * units and grains, so that its bits do not depend on placement or threads. SW_PROGRAM_FLUSH_UPDATE streams the state:
  * read, take the chunk's gradients again, update, give the new weights, write, commit. Taking gradients twice costs a
- * pass over the caller's memory and saves a copy of them, 4 bytes for each parameter. The only arithmetic of the
- * library's own is the order of calls; casts and sums are ops of the device (kernels/ops.h). The plan's type is fp32:
- * what a 16-bit gradient or weight loses, it loses on the caller's side, by the same roundings as in training. */
+ * pass over the caller's memory and saves a copy of them, 4 bytes for each parameter. Where a tensor of fp32 has whole
+ * grains, nothing is taken or given: these ops, and the update, work on the caller's memory (sw_library_lend). The only
+ * arithmetic of the library's own is the order of calls; casts and sums are ops of the device (kernels/ops.h). The
+ * plan's type is fp32: what a 16-bit gradient or weight loses, it loses on the caller's side, by the same roundings as
+ * in training. */
 #include "core/confine.h"
 #include "core/files/files.h"
 #include "core/log.h"
@@ -369,16 +371,17 @@ static sw_status make_plan(spillway *self) {
 }
 
 static sw_status open_engine(spillway *self) {
-    const struct sw_engine_spec spec = {.plan = self->plan,
-                                        .device = self->device,
-                                        .host = self->device,
-                                        .store = self->store,
-                                        .io_depth = IO_DEPTH,
-                                        .speculation = SW_SPECULATE_NEVER,
-                                        .ops = {.context = self, .take = sw_library_take, .give = sw_library_give},
-                                        .described = true,
-                                        .applied_steps = self->applied_steps,
-                                        .skipped_steps = self->skipped_steps};
+    const struct sw_engine_spec spec = {
+        .plan = self->plan,
+        .device = self->device,
+        .host = self->device,
+        .store = self->store,
+        .io_depth = IO_DEPTH,
+        .speculation = SW_SPECULATE_NEVER,
+        .ops = {.context = self, .take = sw_library_take, .give = sw_library_give, .lend = sw_library_lend},
+        .described = true,
+        .applied_steps = self->applied_steps,
+        .skipped_steps = self->skipped_steps};
     return sw_engine_open(&spec, &self->engine);
 }
 

@@ -96,6 +96,8 @@ void sw_library_order_as_added(spillway *self);
  * becomes zero (transfer.c). */
 sw_status sw_library_take(void *context, int64_t unit, int64_t first, int64_t count, void *grads);
 sw_status sw_library_give(void *context, int64_t unit, int64_t first, int64_t count, const void *weights);
+/* Lends the memory of fp32 weights and gradients where a tensor has whole grains (sw_unit_ops). */
+struct sw_loan sw_library_lend(void *context, int64_t unit, int64_t first, int64_t count);
 /* A run of elements of one tensor: `count` of them from `from` on, which lie `at` elements behind the first asked for.
  */
 struct library_run {

@@ -99,6 +99,39 @@ sw_status sw_library_give(void *context, int64_t unit, int64_t first, int64_t co
     return sw_stream_synchronize(self->stream);
 }
 
+static bool is_aligned(const void *address) {
+    return (uintptr_t)address % SW_LOAN_ALIGN_BYTES == 0;
+}
+
+/* Returns what is lent from element `first` on; without elements: nothing of its grain. A streamed tensor is not lent:
+ * it is held only while it is taken or given. */
+static struct sw_loan loan_of(const spillway *self, int64_t unit, int64_t first, int64_t count) {
+    struct library_run run;
+    if (!sw_library_run_at(self, unit, sw_library_first_run(self, unit, first), first, count, &run))
+        return (struct sw_loan){0};
+    const struct tensor *tensor = run.tensor;
+    const char *grads = tensor->taken, *weights = tensor->weights;
+    if (run.at > 0 || tensor->type != SW_F32 || tensor->taken_type != SW_F32 || grads == NULL || tensor->streamed >= 0)
+        return (struct sw_loan){0};
+    grads += run.from * (int64_t)sizeof(float);
+    weights += run.from * (int64_t)sizeof(float);
+    return (struct sw_loan){
+        .elems = is_aligned(grads) && is_aligned(weights) ? run.count / SW_GRAIN_ELEMS * SW_GRAIN_ELEMS : 0,
+        .grads = grads,
+        .weights = (void *)weights};
+}
+
+struct sw_loan sw_library_lend(void *context, int64_t unit, int64_t first, int64_t count) {
+    const spillway *self = context;
+    const struct sw_loan loan = loan_of(self, unit, first, count);
+    int64_t elems = SW_GRAIN_ELEMS;
+    if (loan.elems > 0)
+        return loan;
+    while (elems < count && loan_of(self, unit, first + elems, count - elems).elems == 0)
+        elems += SW_GRAIN_ELEMS;
+    return (struct sw_loan){.elems = elems};
+}
+
 sw_status sw_library_fill(void *context, int64_t unit, int64_t first, int64_t count, float *out) {
     const spillway *self = context;
     int64_t position = sw_library_first_run(self, unit, first);

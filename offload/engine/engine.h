@@ -75,6 +75,15 @@ struct sw_gather_call {
     void *out;
 };
 
+/* Memory of a caller for `elems` elements, whole grains, from the first one asked for. Aligned to SW_LOAN_ALIGN_BYTES
+ * and in the plan's type; both NULL: these elements are not lent. */
+enum { SW_LOAN_ALIGN_BYTES = 64 };
+struct sw_loan {
+    int64_t elems;
+    const void *grads;
+    void *weights;
+};
+
 /* The model's arithmetic. The compute lane's thread calls it, except gather, which the update lane's thread calls. On
  * an asynchronous device a call enqueues work and does not wait for it. */
 struct sw_unit_ops {
@@ -109,6 +118,10 @@ struct sw_unit_ops {
      * lane's thread. give: receives new weights, by that thread, or from sw_engine_restore. */
     sw_status (*take)(void *context, int64_t unit, int64_t first, int64_t count, void *grads);
     sw_status (*give)(void *context, int64_t unit, int64_t first, int64_t count, const void *weights);
+    /* Returns what the caller lends of elements [first, first+count), whole grains: then gradients are read and weights
+     * written where they are, instead of by take and give, with the same bits. The same until the step is done. NULL:
+     * it lends nothing. */
+    struct sw_loan (*lend)(void *context, int64_t unit, int64_t first, int64_t count);
     void (*gather)(void *context, const struct sw_gather_call *call); /* NULL if the plan's gathered_bytes is 0 */
     /* Adds the sums of a micro-batch's pairs to `out`. tokens: as in sw_engine_tokens; losses: call->loss as the head
      * wrote it. Any thread of the host may call it. NULL if the plan has no pair_sequences. */

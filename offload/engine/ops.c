@@ -252,47 +252,94 @@ sw_status sw_engine_pack(const struct sw_engine *engine, struct sw_stream *strea
                            .format = spec->units->optimizer, .records = records, .weights = weights);
 }
 
-static sw_status run_update(const struct op_run *run) {
+/* Returns what the caller lends of an op's elements from its element `at` on, or that it lends none of the rest. */
+static struct sw_loan loan_at(const struct op_run *run, int64_t at) {
+    const struct sw_unit_ops *ops = &run->engine->spec.ops;
+    const struct sw_op *op = run->op;
+    const int64_t count = op->grains * SW_GRAIN_ELEMS - at;
+    if (ops->lend == NULL)
+        return (struct sw_loan){.elems = count};
+    return ops->lend(ops->context, op->unit, op->first_grain * SW_GRAIN_ELEMS + at, count);
+}
+
+/* Returns where the elements of a vector of an op from its element `at` on are; NULL: the op has no such operand. */
+static void *elements(const struct op_run *run, sw_role role, int64_t at) {
+    char *vector = sw_engine_operand(run->engine, run->op, role);
+    return vector != NULL ? vector + at * sw_dtype_bytes(run->engine->plan->spec.type) : NULL;
+}
+
+/* Updates the elements of a loan. */
+static sw_status update_loan(const struct op_run *run, const struct sw_adamw *adamw, int64_t at,
+                             const struct sw_loan *loan) {
     const struct sw_engine *engine = run->engine;
     const struct sw_op *op = run->op;
-    const struct sw_unit *unit = &engine->plan->spec.units->unit[op->unit];
+    const struct sw_units *units = engine->plan->spec.units;
+    const struct sw_unit *unit = &units->unit[op->unit];
+    const bool packs = sw_units_packs(units, op->unit);
+    const struct sw_span span = {op->first_grain + at / SW_GRAIN_ELEMS, loan->elems / SW_GRAIN_ELEMS};
+    char *records = sw_engine_operand(engine, op, SW_ROLE_OPTIMIZER);
+    records += sw_plan_optimizer_bytes(engine->plan, at / SW_GRAIN_ELEMS);
+    /* Without a loan an op is updated whole, so its operands begin at the first element, whatever their formats. */
+    assert(at == 0 || engine->spec.ops.lend != NULL);
+    const void *grads = loan->grads != NULL ? loan->grads : elements(run, SW_ROLE_GRADS, at);
+    void *weights = loan->weights != NULL ? loan->weights : elements(run, SW_ROLE_WEIGHTS, at);
+    SW_TRY(sw_update_adamw(run->lane->stream, .type = engine->plan->spec.type, .adamw = adamw,
+                           .first_elem = span.first_grain * SW_GRAIN_ELEMS, .grains = span.grains, .runs = unit->run,
+                           .run_count = unit->run_count, .grads = grads, .records = records,
+                           .weights = packs ? NULL : weights, .format = sw_optimizer_records(units->optimizer),
+                           .rounding = engine->spec.rounding, .seed = engine->spec.seed, .unit = op->unit,
+                           .wide_elem = unit->wide_grain * SW_GRAIN_ELEMS, .grads_format = engine->plan->spec.grads));
+    return packs ? sw_engine_pack(engine, run->lane->stream, op->unit, span, records, weights) : SW_OK;
+}
+
+static sw_status run_update(const struct op_run *run) {
+    const struct sw_engine *engine = run->engine;
     struct sw_adamw adamw = engine->pending.adamw;
-    if (op->speculates) {
+    if (run->op->speculates) {
         /* The norm will say the same if nothing is clipped or skipped. */
         adamw = run->context->input.adamw;
         adamw.step = engine->applied_steps + 1;
         adamw.grad_scale = unscaling(engine);
     }
-    const struct sw_units *units = engine->plan->spec.units;
-    const bool packs = sw_units_packs(units, op->unit);
-    void *records = sw_engine_operand(engine, op, SW_ROLE_OPTIMIZER);
-    void *weights = sw_engine_operand(engine, op, SW_ROLE_WEIGHTS);
-    SW_TRY(sw_update_adamw(run->lane->stream, .type = engine->plan->spec.type, .adamw = &adamw,
-                           .first_elem = op->first_grain * SW_GRAIN_ELEMS, .grains = op->grains, .runs = unit->run,
-                           .run_count = unit->run_count, .grads = sw_engine_operand(engine, op, SW_ROLE_GRADS),
-                           .records = records, .weights = packs ? NULL : weights,
-                           .format = sw_optimizer_records(units->optimizer), .rounding = engine->spec.rounding,
-                           .seed = engine->spec.seed, .unit = op->unit, .wide_elem = unit->wide_grain * SW_GRAIN_ELEMS,
-                           .grads_format = engine->plan->spec.grads));
-    const struct sw_span at = {op->first_grain, op->grains};
-    return packs ? sw_engine_pack(engine, run->lane->stream, op->unit, at, records, weights) : SW_OK;
+    struct sw_loan loan;
+    for (int64_t at = 0; at < run->op->grains * SW_GRAIN_ELEMS; at += loan.elems) {
+        loan = loan_at(run, at);
+        SW_TRY(update_loan(run, &adamw, at, &loan));
+    }
+    return SW_OK;
 }
 
 static sw_status run_take_gradients(const struct op_run *run) {
-    const struct sw_engine *engine = run->engine;
+    const struct sw_unit_ops *ops = &run->engine->spec.ops;
     const struct sw_op *op = run->op;
-    void *grads = sw_engine_operand(engine, op, SW_ROLE_GRADS);
-    double *sums = sw_engine_operand(engine, op, SW_ROLE_SQUARE_SUMS);
-    const int64_t first = op->first_grain * SW_GRAIN_ELEMS, elems = op->grains * SW_GRAIN_ELEMS;
-    SW_TRY(engine->spec.ops.take(engine->spec.ops.context, op->unit, first, elems, grads));
-    return sums == NULL ? SW_OK : sw_square_sums(run->lane->stream, engine->plan->spec.type, elems, grads, sums);
+    double *sums = sw_engine_operand(run->engine, op, SW_ROLE_SQUARE_SUMS);
+    struct sw_loan loan;
+    for (int64_t at = 0; at < op->grains * SW_GRAIN_ELEMS; at += loan.elems) {
+        loan = loan_at(run, at);
+        const void *grads = loan.grads;
+        if (grads == NULL) {
+            void *staging = elements(run, SW_ROLE_GRADS, at);
+            SW_TRY(ops->take(ops->context, op->unit, op->first_grain * SW_GRAIN_ELEMS + at, loan.elems, staging));
+            grads = staging;
+        }
+        if (sums != NULL)
+            SW_TRY(sw_square_sums(run->lane->stream, run->engine->plan->spec.type, loan.elems, grads,
+                                  sums + at / SW_GRAIN_ELEMS));
+    }
+    return SW_OK;
 }
 
 static sw_status run_give_weights(const struct op_run *run) {
-    const struct sw_op *op = run->op;
     const struct sw_unit_ops *ops = &run->engine->spec.ops;
-    return ops->give(ops->context, op->unit, op->first_grain * SW_GRAIN_ELEMS, op->grains * SW_GRAIN_ELEMS,
-                     sw_engine_operand(run->engine, op, SW_ROLE_WEIGHTS));
+    const struct sw_op *op = run->op;
+    struct sw_loan loan;
+    for (int64_t at = 0; at < op->grains * SW_GRAIN_ELEMS; at += loan.elems) {
+        loan = loan_at(run, at);
+        if (loan.weights == NULL)
+            SW_TRY(ops->give(ops->context, op->unit, op->first_grain * SW_GRAIN_ELEMS + at, loan.elems,
+                             elements(run, SW_ROLE_WEIGHTS, at)));
+    }
+    return SW_OK;
 }
 
 static sw_status run_upload(const struct op_run *run) {

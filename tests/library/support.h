@@ -43,6 +43,14 @@ struct model {
     double lr_scale[TENSORS];
 };
 
+/* Returns zeros at an address where the library reads and writes whole grains in place. */
+static inline void *model_memory(int64_t count) {
+    const size_t bytes = (size_t)sw_round_up(count * (int64_t)sizeof(float), SW_BUFFER_ALIGN_BYTES);
+    void *memory = aligned_alloc(SW_BUFFER_ALIGN_BYTES, bytes);
+    assert_non_null(memory);
+    return memset(memory, 0, bytes);
+}
+
 static inline struct model model_make(void) {
     struct model m = {
         .count = {1, 7, 16384, 33, MOST_ELEMS, 4097, 40000},
@@ -52,10 +60,8 @@ static inline struct model model_make(void) {
         .lr_scale = {1, 1, 1, 0.5, 1, 1, 0},
     };
     for (int t = 0; t < TENSORS; t++) {
-        m.weights[t] = calloc((size_t)m.count[t], sizeof(float));
-        m.gradients[t] = calloc((size_t)m.count[t], sizeof(float));
-        assert_non_null(m.weights[t]);
-        assert_non_null(m.gradients[t]);
+        m.weights[t] = model_memory(m.count[t]);
+        m.gradients[t] = model_memory(m.count[t]);
         for (int64_t i = 0; i < m.count[t]; i++)
             sw_dtype_store(m.type[t], m.weights[t], i, (float)((i * 37 + t * 11) % 101 - 50) * 0.02f);
     }
