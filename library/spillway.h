@@ -341,6 +341,47 @@ int spillway_stream_close(spillway_stream *self, int keep);
  * tensors are kept by the stream too, and only small ones in host_memory_bytes. The stream must outlive the store. */
 int spillway_use_stream(spillway *self, spillway_stream *stream);
 
+/* Files, apart from stores: transfers of ranges between memory and a file by io_uring, with many requests of 1 MiB
+ * under way, past the page cache. A thread of the handle's own runs the transfers in the order of their submission.
+ * Memory at a multiple of 4096 bytes, for an offset that is one too, is transferred without a copy. After
+ * spillway_io_flush what was written survives a power loss. A handle is used by one thread at a time, and not by a
+ * forked child. */
+typedef struct spillway_io spillway_io;
+
+struct spillway_io_options {
+    size_t size;
+    int write;          /* nonzero: the file is made if it is missing; 0: it exists, and is only read */
+    int depth;          /* requests under way, at most 1024; 0: 32 */
+    int allow_buffered; /* nonzero: accept a file system without direct I/O, such as tmpfs */
+};
+#define SPILLWAY_IO_OPTIONS_INIT                                                                                       \
+    { sizeof(struct spillway_io_options), 0, 0, 0 }
+
+enum { SPILLWAY_IO_READ = 0, SPILLWAY_IO_WRITE = 1 };
+
+/* Opens a file. *out must be closed; on failure it is NULL. The reason of a failure of this and the next functions is
+ * spillway_error(NULL), in the thread that called. */
+int spillway_io_open(const char *path, const struct spillway_io_options *options, spillway_io **out);
+
+/* Begins to transfer `bytes` bytes, at least 1, and returns at once. how: SPILLWAY_IO_READ or _WRITE. The caller keeps
+ * the memory in place, and leaves it alone, until it has waited. *out_number, which may be NULL: 0 for the first
+ * transfer, then 1, ... */
+int spillway_io_submit(spillway_io *self, int how, int64_t offset_bytes, void *memory, int64_t bytes,
+                       int64_t *out_number);
+
+/* Waits until a transfer and all before it are done; -1: all. Fails with the error of the first transfer that failed,
+ * after which no other is tried: what they should have moved is undefined, and the handle can only be closed. */
+int spillway_io_wait(spillway_io *self, int64_t number);
+
+/* Waits for all transfers, and makes what was written durable. */
+int spillway_io_flush(spillway_io *self);
+
+/* Waits for all transfers, and returns the file's length in *out_bytes. */
+int spillway_io_size(spillway_io *self, int64_t *out_bytes);
+
+/* Waits for all transfers, and closes the file; NULL is allowed. */
+void spillway_io_close(spillway_io *self);
+
 #ifdef __cplusplus
 }
 #endif

@@ -50,6 +50,12 @@ class State(ctypes.Structure):
                 ("second_moment", POINTER(c_void_p)), ("step", c_int64), ("applied_steps", c_int64), ("note", c_char_p)]
 
 
+class IoOptions(ctypes.Structure):
+    """struct spillway_io_options"""
+
+    _fields_ = [("size", c_size_t), ("write", c_int), ("depth", c_int), ("allow_buffered", c_int)]
+
+
 class UsageStruct(ctypes.Structure):
     """struct spillway_usage"""
 
@@ -92,6 +98,12 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "spillway_write": (c_int, [c_void_p, POINTER(State)]),
     "spillway_applied_steps": (c_int64, [c_void_p]),
     "spillway_get_usage": (c_int, [c_void_p, POINTER(UsageStruct)]),
+    "spillway_io_open": (c_int, [c_char_p, POINTER(IoOptions), POINTER(c_void_p)]),
+    "spillway_io_submit": (c_int, [c_void_p, c_int, c_int64, c_void_p, c_int64, POINTER(c_int64)]),
+    "spillway_io_wait": (c_int, [c_void_p, c_int64]),
+    "spillway_io_flush": (c_int, [c_void_p]),
+    "spillway_io_size": (c_int, [c_void_p, POINTER(c_int64)]),
+    "spillway_io_close": (None, [c_void_p]),
     "spillway_error": (c_char_p, [c_void_p]),
     "spillway_close": (None, [c_void_p]),
     "spillway_stream_create": (c_int, [POINTER(StreamOptions), POINTER(c_void_p)]),

@@ -31,6 +31,16 @@ class StoreArgumentError(StoreError, ValueError):
     """An argument is wrong, or the tensors are not those of the store. Nothing has changed."""
 
 
+def check_status(status: int, handle: ctypes.c_void_p | None = None) -> None:
+    """Raises the error of a call of the library that returned this status; handle: a store's."""
+    if status == _library.OK:
+        return
+    library = _library.load()
+    message = library.spillway_error(handle).decode("utf-8", "replace")
+    kind = StoreArgumentError if status == _library.ERROR_ARGUMENT else StoreError
+    raise kind(message, library.spillway_status_name(status).decode())
+
+
 class StepResult(NamedTuple):
     """The outcome of a step."""
 
@@ -130,12 +140,7 @@ class Store:
         raise TypeError("a store is open in this process and cannot be copied or pickled")
 
     def _check(self, status: int) -> None:
-        if status == _library.OK:
-            return
-        message = self._library.spillway_error(self._handle).decode("utf-8", "replace")
-        name = self._library.spillway_status_name(status).decode()
-        kind = StoreArgumentError if status == _library.ERROR_ARGUMENT else StoreError
-        raise kind(message, name)
+        check_status(status, self._handle)
 
     def _turn(self) -> contextlib.AbstractContextManager[object]:
         """Returns the lock of calls. In a forked child, which the library refuses, another thread of the parent may hold it for

@@ -1,0 +1,221 @@
+"""Measures a step of spillway.AdamW beside other optimizers on the parameters of GPT-2 124M: seconds, processor seconds, memory and
+bytes of the drive. Each round starts every contender once, in a process of its own; the first step of a process is not counted.
+Needs PyTorch; a contender that is missing here is a line that says why. Ratios are medians of the rounds' own ratios to the
+program's: `spillway train`, whose update lane updates the same number of parameters while a small batch computes. With --files:
+spillway.io beside `spillway bench io` with requests of 1 MiB, reading and rewriting one file of 512 MiB.
+
+usage: python3 tools/library_bench.py --library build/library/libspillway.so [--program build/spillway] [--rounds N] [--folder DIR]
+           [--files]
+"""
+
+import argparse
+import array
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+WIDTH, LAYERS, VOCABULARY, POSITIONS = 768, 12, 50257, 1024
+STEPS, PROGRAM_STEPS = 5, 6
+STORES = {"host": {"host_memory": "4GiB", "save_every": 10**6}, "host, 8-bit": {"host_memory": "4GiB", "save_every": 10**6, "state": "8bit"},
+          "NVMe": {"host_memory": "96MiB"}, "NVMe, 8-bit": {"host_memory": "96MiB", "state": "8bit"}}
+PROGRAM, FILE_BYTES, DEPTH, PASSES = "spillway train's update", 512 << 20, 64, 5
+
+
+def shapes():
+    block = [(WIDTH,), (WIDTH,), (WIDTH, 3 * WIDTH), (3 * WIDTH,), (WIDTH, WIDTH), (WIDTH,), (WIDTH,), (WIDTH,), (WIDTH, 4 * WIDTH),
+             (4 * WIDTH,), (4 * WIDTH, WIDTH), (WIDTH,)]
+    return [(VOCABULARY, WIDTH), (POSITIONS, WIDTH), *block * LAYERS, (WIDTH,), (WIDTH,)]
+
+
+def ours(parameters, folder, kind):
+    sys.path.insert(0, os.path.join(ROOT, "python"))
+    import spillway
+    return spillway.AdamW(parameters, store=os.path.join(folder, "store"), allow_buffered=True, **STORES[kind])
+
+
+def torch_fused(parameters, folder, kind):
+    import torch
+    return torch.optim.AdamW(parameters, fused=True)
+
+
+def torchao_offload(parameters, folder, kind):
+    import torch
+    from torchao.optim import CPUOffloadOptimizer
+    return CPUOffloadOptimizer(parameters, torch.optim.AdamW, fused=True)
+
+
+def deepspeed_cpu(parameters, folder, kind):
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    from deepspeed.ops.adam import DeepSpeedCPUAdam
+    return DeepSpeedCPUAdam(parameters, adamw_mode=True)
+
+
+CONTENDERS = {**{f"spillway.AdamW, {kind}": (ours, kind) for kind in STORES}, "torch AdamW(fused=True)": (torch_fused, None),
+              "torchao CPUOffloadOptimizer": (torchao_offload, None), "DeepSpeedCPUAdam": (deepspeed_cpu, None)}
+
+
+def written_bytes():
+    with open("/proc/self/io", encoding="utf-8") as file:
+        return int(next(line.split()[1] for line in file if line.startswith("write_bytes:")))
+
+
+def peak_bytes():
+    with open("/proc/self/status", encoding="utf-8") as file:
+        return int(next(line.split()[1] for line in file if line.startswith("VmHWM:"))) << 10
+
+
+def step_alone(name, folder):
+    """In a process of its own: prints what the steps of one contender took."""
+    import torch
+    parameters = [torch.nn.Parameter(torch.full(shape, 0.02)) for shape in shapes()]
+    for parameter in parameters:
+        parameter.grad = torch.full_like(parameter, 0.01)
+    make, kind = CONTENDERS[name]
+    optimizer = make(parameters, folder, kind)
+    optimizer.step()
+    seconds, written, processor = [], written_bytes(), time.process_time()
+    for _ in range(STEPS):
+        begun = time.perf_counter()
+        optimizer.step()
+        seconds.append(time.perf_counter() - begun)
+    print(json.dumps({"seconds": statistics.median(seconds), "processor": (time.process_time() - processor) / STEPS,
+                      "memory": peak_bytes(), "written": (written_bytes() - written) // STEPS}))
+
+
+def last_line(text):
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:200] if lines else "it said nothing"
+
+
+def measure(name, options, folder):
+    """Returns a contender's figures, or why there are none."""
+    words = [sys.executable, "-B", os.path.abspath(__file__), "--library", options.library, "--contender", name, "--folder", folder]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=options.seconds, check=False)
+    except subprocess.TimeoutExpired:
+        return f"it took more than {options.seconds} s"
+    return json.loads(last_line(done.stdout)) if done.returncode == 0 else last_line(done.stderr)
+
+
+def measure_program(options, folder):
+    """The busy seconds of the update lane of `spillway train`, with gradients and optimizer state in host memory."""
+    data, run = os.path.join(folder, "data.bin"), os.path.join(folder, "run")
+    with open(data, "wb") as file:
+        array.array("H", [random.randrange(VOCABULARY) for _ in range(2048)]).tofile(file)
+    words = [options.program, "train", "--model", "gpt2-124m", "--init", "--data", data, "--run", run, "--steps", str(PROGRAM_STEPS),
+             "--batch-tokens", "32", "--seq", "32", "--micro-batch", "1", "--precision", "fp32", "--place",
+             "weights=device,grads=host,optimizer=host,acts=device", "--device-memory", "3GiB", "--host-memory", "3GiB", "--save-every",
+             "100000", "--allow-buffered", "--quiet"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        return last_line(done.stderr)
+    with open(os.path.join(run, "log.jsonl"), encoding="utf-8") as file:
+        lanes = [json.loads(line)["lanes"] for line in file]
+    # The update of a step runs in the next one, so the first has none.
+    return {"seconds": statistics.median(lane["update"] for lane in lanes[1:])}
+
+
+def transfer_rates(path, buffer):
+    """Bytes a second of spillway.io, without opening the file: of reading, and of rewriting it."""
+    from spillway import io
+
+    with io.File(path, write=True, depth=DEPTH) as file:
+        file.write(buffer)
+        file.flush()
+
+        def rate_of(transfer):
+            """After one pass that touches the memory, some are submitted at once."""
+            transfer(buffer)
+            file.wait()
+            begun = time.perf_counter()
+            for _ in range(PASSES):
+                transfer(buffer)
+            file.wait()
+            return PASSES * FILE_BYTES / (time.perf_counter() - begun)
+        return {"read": rate_of(file.read), "write": rate_of(file.write)}
+
+
+def program_rates(options, folder):
+    """Rates of `spillway bench io` with as large requests, and as many under way."""
+    words = [options.program, "bench", "io", "--nvme", folder, "--size", "512MiB", "--no-fio", "--json", "--quiet"]
+    cells = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)["cells"]
+    return {way: next(cell["bytes_per_s"] for cell in cells if cell["way"] == way and cell["block_bytes"] == 1 << 20 and
+                      cell["depth"] == DEPTH) for way in ("read", "write")}
+
+
+def compare_files(options):
+    sys.path.insert(0, os.path.join(ROOT, "python"))
+    from spillway import io
+    rounds = []
+    for _ in range(options.rounds):
+        with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+            memory = io.empty(FILE_BYTES + 64)
+            path = os.path.join(folder, "file")
+            rounds.append({"program": program_rates(options, folder), "whole pages": transfer_rates(path, memoryview(memory)[:FILE_BYTES]),
+                           "64 bytes behind a page": transfer_rates(path, memoryview(memory)[64:])})
+    for way in ("read", "write"):
+        base = statistics.median(found["program"][way] for found in rounds)
+        print(f"{way:6}spillway bench io {base / 1e9:.2f} GB/s", end="")
+        for name in ("whole pages", "64 bytes behind a page"):
+            ratio = statistics.median(found[name][way] / found["program"][way] for found in rounds)
+            print(f"; spillway.io, memory at {name}: {ratio:.2f} of it", end="")
+        print(f"   medians of {options.rounds} rounds")
+
+
+def show(found, rounds):
+    print(f"{'':32}{'s/step':>8}{'of ' + PROGRAM:>28}{'CPU s':>8}{'peak GB':>9}{'written GB/step':>17}   medians of {rounds} rounds")
+    for name, results in found.items():
+        good = [result for result in results if isinstance(result, dict)]
+        if len(good) < len(results):
+            print(f"{name:32}missing: {next(result for result in results if isinstance(result, str))}")
+            continue
+        pairs = [(result, base) for result, base in zip(results, found[PROGRAM]) if isinstance(base, dict)]
+        ratio = f"{statistics.median(result['seconds'] / base['seconds'] for result, base in pairs):.2f}" if pairs else "-"
+        line = f"{name:32}{statistics.median(result['seconds'] for result in good):8.3f}{ratio:>28}"
+        if "memory" in good[0]:
+            middle = {key: statistics.median(result[key] for result in good) for key in ("processor", "memory", "written")}
+            line += f"{middle['processor']:8.3f}{middle['memory'] / 1e9:9.2f}{middle['written'] / 1e9:17.2f}"
+        print(line)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\nusage")[0])
+    parser.add_argument("--library", required=True, help="libspillway.so")
+    parser.add_argument("--program", help="the program spillway; without it there are no ratios")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=int, default=600, help="the most that a contender may take in a round")
+    parser.add_argument("--folder", help="for stores, on the drive that is measured; default: a temporary one")
+    parser.add_argument("--only", action="append", help="the contenders to measure; may be repeated")
+    parser.add_argument("--files", action="store_true", help="measure spillway.io instead; needs --program")
+    parser.add_argument("--contender", choices=CONTENDERS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    options.library = os.environ["SPILLWAY_LIBRARY"] = os.path.abspath(options.library)
+    if options.contender:
+        return step_alone(options.contender, options.folder)
+    if options.files:
+        return compare_files(options) if options.program else parser.error("--files needs --program")
+    names = options.only or list(CONTENDERS)
+    unknown = sorted(set(names) - set(CONTENDERS))
+    if unknown:
+        parser.error(f"'{unknown[0]}' is none of: {', '.join(CONTENDERS)}")
+    found = {PROGRAM: [], **{name: [] for name in names}}
+    for number in range(options.rounds):
+        order = names[number % len(names):] + names[:number % len(names)]
+        for name in [PROGRAM, *order]:
+            with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+                if name == PROGRAM:
+                    found[name].append(measure_program(options, folder) if options.program else "no --program")
+                else:
+                    found[name].append(measure(name, options, folder))
+    show(found, options.rounds)
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
