@@ -259,7 +259,7 @@ int spillway_use_stream(spillway *self, spillway_stream *stream) {
 
 /* Lets the stream keep the sums of gradients of those of its tensors that are not small. */
 static sw_status stream_sums(spillway *self) {
-    int64_t count = 0, first;
+    int64_t count = 0;
     sw_status status = SW_ERR_NOMEM;
     int64_t *tensors = calloc((size_t)self->tensor_count + 1, sizeof *tensors);
     int64_t *bytes = calloc((size_t)self->tensor_count + 1, sizeof *bytes);
@@ -272,10 +272,10 @@ static sw_status stream_sums(spillway *self) {
             tensors[count] = self->tensor[t].streamed;
             bytes[count++] = self->tensor[t].count * (int64_t)sizeof(float);
         }
-    SW_TRY_GOTO(sw_streamed_add_gradients(self->weights_stream, tensors, bytes, count, &first), done);
+    SW_TRY_GOTO(sw_streamed_add_gradients(self->weights_stream, tensors, bytes, count), done);
     for (int64_t t = 0; t < self->tensor_count; t++)
         if (self->tensor[t].streamed >= 0 && !self->weights_stream->piece[self->tensor[t].streamed].small) {
-            self->tensor[t].streamed_sum = first++;
+            self->tensor[t].streamed_sum = self->weights_stream->piece[self->tensor[t].streamed].gradient;
             self->tensor[t].sum = (float *)sw_streamed_address(self->weights_stream, self->tensor[t].streamed_sum);
         }
 done:

@@ -274,7 +274,8 @@ void spillway_close(spillway *self);
  *
  * Blocks of 1 MiB have checksums, which are compared when they are read. The file has no name and is gone when the
  * process ends: weights come from the caller, or from a store, whose masters survive. Threads may use one stream at
- * once. Errors are those of spillway_error(NULL). */
+ * once. Errors are those of spillway_error(NULL). After a failure of the drive, or a wrong checksum, a stream can only
+ * be closed. */
 typedef struct spillway_stream spillway_stream;
 
 struct spillway_stream_options {
@@ -298,10 +299,10 @@ struct spillway_stream_usage {
 #define SPILLWAY_STREAM_USAGE_INIT                                                                                     \
     { sizeof(struct spillway_stream_usage), 0, 0, 0, 0, 0, 0, 0, 0.0 }
 
-/* The pass that needs a tensor. SPILLWAY_FORWARD: until spillway_stream_done. SPILLWAY_BACKWARD: until the second
- * backward need after this one, without spillway_stream_done, because a backward pass does not tell where it is done.
- */
-enum { SPILLWAY_FORWARD = 0, SPILLWAY_BACKWARD = 1 };
+/* The purpose of a need. SPILLWAY_FORWARD: the tensor stays in memory until spillway_stream_done. SPILLWAY_BACKWARD:
+ * until the second backward need after this one, without spillway_stream_done, because a backward pass does not tell
+ * where it is done. SPILLWAY_CHANGE: as SPILLWAY_FORWARD, to write to it. */
+enum { SPILLWAY_FORWARD = 0, SPILLWAY_BACKWARD = 1, SPILLWAY_CHANGE = 2 };
 
 /* Begins the description of a stream. *out must be closed, also where a later call fails; NULL on failure. */
 int spillway_stream_create(const struct spillway_stream_options *options, spillway_stream **out);
@@ -324,7 +325,7 @@ int spillway_stream_need(spillway_stream *self, const int64_t *tensors, int64_t 
 /* Ends as many uses of these tensors. */
 int spillway_stream_done(spillway_stream *self, const int64_t *tensors, int64_t count);
 
-/* Tells that the caller has written to the addresses of these tensors, between spillway_stream_need and
+/* Tells that the caller has written to the addresses of these tensors, between a need of SPILLWAY_CHANGE and
  * spillway_stream_done. They are written to the file in the background. Other changes are lost, or an error later. */
 int spillway_stream_changed(spillway_stream *self, const int64_t *tensors, int64_t count);
 

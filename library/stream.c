@@ -59,15 +59,24 @@ int spillway_stream_create(const struct spillway_stream_options *options, spillw
     return sw_library_end(NULL, create(options, out), false);
 }
 
-/* Appends `count` pieces without names and bytes. */
-static sw_status append(spillway_stream *self, int64_t count) {
-    struct stream_piece *grown = realloc(self->piece, (size_t)(self->piece_count + count) * sizeof *grown);
+/* Makes room for pieces. An open stream has room for all, so that they stay where they are while the lane uses them. */
+static sw_status reserve(spillway_stream *self, int64_t count) {
+    if (count <= self->piece_room)
+        return SW_OK;
+    const int64_t room = 2 * count + 64;
+    struct stream_piece *grown = realloc(self->piece, (size_t)room * sizeof *grown);
     if (grown == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for a stream");
-    memset(grown + self->piece_count, 0, (size_t)count * sizeof *grown);
     self->piece = grown;
+    self->piece_room = room;
+    return SW_OK;
+}
+
+/* Appends `count` pieces without names and bytes. */
+static sw_status append(spillway_stream *self, int64_t count) {
+    SW_TRY(reserve(self, self->piece_count + count));
     for (int64_t p = self->piece_count; p < self->piece_count + count; p++)
-        grown[p].backward_at = -1;
+        self->piece[p] = (struct stream_piece){.backward_at = -1, .gradient = -1};
     self->piece_count += count;
     return SW_OK;
 }
@@ -134,6 +143,7 @@ static sw_status open_stream(spillway_stream *self) {
     if (self->piece_count == 0)
         return sw_fail(SW_ERR_ARG, "no tensor is registered: call spillway_stream_add first");
     self->tensor_count = self->piece_count;
+    SW_TRY(reserve(self, 2 * self->tensor_count));
     SW_TRY(divide(self));
     char *absolute = realpath(self->folder, NULL);
     if (absolute != NULL && strlen(absolute) < sizeof self->folder)
@@ -166,9 +176,10 @@ static sw_status check_tensors(const spillway_stream *self, const int64_t *tenso
 
 static sw_status need(spillway_stream *self, const int64_t *tensors, int64_t count, int direction) {
     SW_TRY(check_tensors(self, tensors, count));
-    if (direction != SPILLWAY_FORWARD && direction != SPILLWAY_BACKWARD)
-        return sw_fail(SW_ERR_ARG, "%d is neither SPILLWAY_FORWARD nor SPILLWAY_BACKWARD", direction);
-    return sw_streamed_hold(self, tensors, count, STREAM_READ, direction);
+    if (direction < SPILLWAY_FORWARD || direction > SPILLWAY_CHANGE)
+        return sw_fail(SW_ERR_ARG, "%d is not one of SPILLWAY_FORWARD, _BACKWARD and _CHANGE", direction);
+    return sw_streamed_hold(self, tensors, count, direction == SPILLWAY_CHANGE ? STREAM_CHANGE : STREAM_READ,
+                            direction);
 }
 
 int spillway_stream_need(spillway_stream *self, const int64_t *tensors, int64_t count, int direction) {
@@ -253,8 +264,32 @@ static sw_status refuse_gradients(const spillway_stream *self, int64_t granules)
         sw_format_size(self->ring_bytes, text[0]), sw_format_size(granules * self->granule_bytes, text[1]));
 }
 
-sw_status sw_streamed_add_gradients(spillway_stream *self, const int64_t *tensors, const int64_t *bytes, int64_t count,
-                                    int64_t *first) {
+/* A store before this one may have left the piece. */
+static sw_status add_gradient(spillway_stream *self, struct stream_piece *tensor, int64_t bytes) {
+    if (tensor->gradient >= 0)
+        return SW_OK;
+    SW_TRY(append(self, 1));
+    struct stream_piece *piece = &self->piece[self->piece_count - 1];
+    piece->name = strdup(tensor->name);
+    piece->bytes = bytes;
+    tensor->gradient = self->piece_count - 1;
+    return piece->name != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for a stream");
+}
+
+/* Drops the pieces from `first` on, which were not used yet. */
+static void drop_gradients(spillway_stream *self, int64_t first) {
+    for (int64_t p = first; p < self->piece_count; p++) {
+        free(self->piece[p].name);
+        free(self->piece[p].sum);
+        free(self->piece[p].granule);
+    }
+    for (int64_t t = 0; t < self->tensor_count; t++)
+        self->piece[t].gradient = self->piece[t].gradient >= first ? -1 : self->piece[t].gradient;
+    self->piece_count = first;
+}
+
+sw_status sw_streamed_add_gradients(spillway_stream *self, const int64_t *tensors, const int64_t *bytes,
+                                    int64_t count) {
     int64_t gradient = 0, weights = 0;
     for (int64_t i = 0; i < count; i++) {
         gradient = sw_max_i64(gradient, sw_div_up(bytes[i], self->granule_bytes));
@@ -263,17 +298,14 @@ sw_status sw_streamed_add_gradients(spillway_stream *self, const int64_t *tensor
     if (gradient + weights > self->granules)
         return refuse_gradients(self, gradient + weights);
     pthread_mutex_lock(&self->lock);
-    *first = self->piece_count;
-    sw_status status = append(self, count);
-    for (int64_t i = 0; i < count && status == SW_OK; i++) {
-        struct stream_piece *piece = &self->piece[*first + i];
-        piece->name = strdup(self->piece[tensors[i]].name);
-        piece->bytes = bytes[i];
-        if (piece->name == NULL)
-            status = sw_fail(SW_ERR_NOMEM, "no memory for a stream");
-    }
+    const int64_t first = self->piece_count;
+    sw_status status = SW_OK;
+    for (int64_t i = 0; i < count && status == SW_OK; i++)
+        status = add_gradient(self, &self->piece[tensors[i]], bytes[i]);
     if (status == SW_OK)
-        status = sw_streamed_place(self, *first, count);
+        status = sw_streamed_place(self, first, self->piece_count - first);
+    if (status != SW_OK)
+        drop_gradients(self, first);
     pthread_mutex_unlock(&self->lock);
     return status;
 }

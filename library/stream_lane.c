@@ -141,7 +141,10 @@ static void finish(spillway_stream *self, int64_t number) {
             sw_streamed_queue(&self->reads, self->piece_count, number);
             return;
         }
-        fail(self, status == SW_OK && !agrees ? refuse_sum(self, piece) : status);
+        if (status != SW_OK || !agrees) {
+            fail(self, status == SW_OK ? refuse_sum(self, piece) : status);
+            return;
+        }
         piece->again = false;
         piece->state = STREAM_PRESENT;
     }

@@ -18,8 +18,9 @@ enum stream_state {
     STREAM_PRESENT, /* its address leads to its granules */
 };
 
-/* How a need uses a piece. STREAM_OVERWRITE: all bytes will be written before the release, so none are read. */
-enum stream_use { STREAM_READ, STREAM_OVERWRITE };
+/* How a need uses a piece. STREAM_CHANGE and STREAM_OVERWRITE wait until earlier changes are in the file, because the
+ * lane reads what it writes. STREAM_OVERWRITE: all bytes will be written before the release, so none are read. */
+enum stream_use { STREAM_READ, STREAM_CHANGE, STREAM_OVERWRITE };
 
 /* Bytes that move as one: the weights of a tensor, or its gradient. */
 struct stream_piece {
@@ -27,6 +28,7 @@ struct stream_piece {
     int64_t bytes, file_at; /* file_at: offset in the file, a multiple of the page */
     char *address;          /* of the piece for good */
     bool small;             /* lives in memory for good, and has no place in the file */
+    int64_t gradient;       /* number of the piece of the tensor's gradient; -1: none */
     int64_t granules;
     int32_t *granule; /* [granules], of the ring; valid unless absent */
     enum stream_state state;
@@ -60,9 +62,9 @@ struct spillway_stream {
     char folder[LIBRARY_PATH_CHARS];
     struct spillway_stream_options options; /* `folder` is NULL: see above */
     bool open;
-    int64_t users; /* stores that use the stream */
-    struct stream_piece *piece;
-    int64_t piece_count, tensor_count; /* pieces beyond the tensors are gradients */
+    int64_t users;                                 /* stores that use the stream */
+    struct stream_piece *piece;                    /* [piece_room] */
+    int64_t piece_room, piece_count, tensor_count; /* pieces beyond the tensors are gradients */
 
     int file, memory; /* descriptors: the file, and the ring's memory (memfd); -1: none */
     char *ring;       /* the ring's memory, as the drive transfers from and to it */
@@ -131,9 +133,8 @@ sw_status sw_streamed_take_changes(spillway_stream *self, const int64_t *pieces,
 /* Returns in *out the tensor whose weights are at this address, -1 if the stream has nothing there. */
 sw_status sw_streamed_find(const spillway_stream *self, const char *name, const void *address, int64_t bytes,
                            int64_t *out);
-/* Adds a piece of so many bytes for the gradient of each of these tensors. *first: the number of the first. */
-sw_status sw_streamed_add_gradients(spillway_stream *self, const int64_t *tensors, const int64_t *bytes, int64_t count,
-                                    int64_t *first);
+/* Adds a piece of so many bytes for the gradient of each of these tensors that has none; see stream_piece.gradient. */
+sw_status sw_streamed_add_gradients(spillway_stream *self, const int64_t *tensors, const int64_t *bytes, int64_t count);
 static inline char *sw_streamed_address(const spillway_stream *self, int64_t piece) {
     return self->piece[piece].address;
 }

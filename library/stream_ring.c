@@ -134,7 +134,7 @@ static void take_granules(spillway_stream *self, struct stream_piece *piece) {
 static sw_status bring(spillway_stream *self, int64_t number, enum stream_use use) {
     struct stream_piece *piece = &self->piece[number];
     take_granules(self, piece);
-    if (use == STREAM_READ && piece->filled) {
+    if (use != STREAM_OVERWRITE && piece->filled) {
         piece->state = STREAM_READING;
         piece->next_put = piece->under_way = 0;
         sw_streamed_queue(&self->reads, self->piece_count, number);
@@ -142,7 +142,7 @@ static sw_status bring(spillway_stream *self, int64_t number, enum stream_use us
         return SW_OK;
     }
     SW_TRY(sw_streamed_map_granules(self, piece));
-    if (use == STREAM_READ)
+    if (use != STREAM_OVERWRITE)
         memset(piece->address, 0, (size_t)piece->bytes);
     piece->sample = sw_streamed_sample(piece);
     piece->state = STREAM_PRESENT;
@@ -242,6 +242,15 @@ static sw_status await_all(spillway_stream *self, const int64_t *pieces, int64_t
     return sw_streamed_check(self);
 }
 
+static sw_status await_writes(spillway_stream *self, const int64_t *pieces, int64_t count) {
+    for (int64_t i = 0; i < count; i++)
+        while (self->piece[pieces[i]].writing || self->piece[pieces[i]].changed) {
+            SW_TRY(sw_streamed_check(self));
+            pthread_cond_wait(&self->progress, &self->lock);
+        }
+    return SW_OK;
+}
+
 static void let_go(spillway_stream *self, const int64_t *pieces, int64_t count) {
     for (int64_t i = 0; i < count; i++)
         self->piece[pieces[i]].holds--;
@@ -263,10 +272,12 @@ sw_status sw_streamed_hold(spillway_stream *self, const int64_t *pieces, int64_t
         sw_streamed_record(self, pieces[i], use == STREAM_OVERWRITE);
         waits |= piece->state != STREAM_PRESENT;
         self->used.needs++;
-        self->used.waits += piece->state != STREAM_PRESENT && piece->filled && use == STREAM_READ;
+        self->used.waits += piece->state != STREAM_PRESENT && piece->filled && use != STREAM_OVERWRITE;
     }
     const int64_t begin = waits ? sw_now_ns() : 0;
-    const sw_status status = await_all(self, pieces, count, use);
+    sw_status status = await_all(self, pieces, count, use);
+    if (status == SW_OK && use != STREAM_READ)
+        status = await_writes(self, pieces, count);
     self->used.wait_seconds += waits ? (double)(sw_now_ns() - begin) * 1e-9 : 0.0;
     if (status != SW_OK || direction == SPILLWAY_BACKWARD)
         let_go(self, pieces, count);

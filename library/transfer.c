@@ -47,6 +47,12 @@ static sw_status end_use(const spillway *self, struct streamed_use *use, bool gi
                          (long long)use->done, (long long)use->count);
 }
 
+static enum stream_use use_of(const struct library_run *run, bool gives) {
+    if (!gives)
+        return STREAM_READ;
+    return run->from == 0 ? STREAM_OVERWRITE : STREAM_CHANGE;
+}
+
 static sw_status begin_use(const spillway *self, struct streamed_use *use, int64_t piece, const struct library_run *run,
                            bool gives) {
     if (piece == use->piece)
@@ -54,8 +60,7 @@ static sw_status begin_use(const spillway *self, struct streamed_use *use, int64
     SW_TRY(end_use(self, use, gives));
     if (piece < 0)
         return SW_OK;
-    SW_TRY(sw_streamed_hold(self->weights_stream, &piece, 1, gives && run->from == 0 ? STREAM_OVERWRITE : STREAM_READ,
-                            SPILLWAY_FORWARD));
+    SW_TRY(sw_streamed_hold(self->weights_stream, &piece, 1, use_of(run, gives), SPILLWAY_FORWARD));
     *use = (struct streamed_use){.piece = piece, .done = run->from, .count = run->tensor->count};
     return SW_OK;
 }
@@ -168,8 +173,8 @@ sw_status sw_library_add(spillway *self, struct tensor *tensor, sw_dtype type, c
     const int64_t piece = tensor->streamed_sum;
     if (piece < 0)
         return add(self, tensor, type, gradient);
-    SW_TRY(sw_streamed_hold(self->weights_stream, &piece, 1, tensor->gradient == NULL ? STREAM_OVERWRITE : STREAM_READ,
-                            SPILLWAY_FORWARD));
+    SW_TRY(sw_streamed_hold(self->weights_stream, &piece, 1,
+                            tensor->gradient == NULL ? STREAM_OVERWRITE : STREAM_CHANGE, SPILLWAY_FORWARD));
     const sw_status status = add(self, tensor, type, gradient);
     const sw_status released = sw_streamed_release(self->weights_stream, &piece, 1, true);
     return status != SW_OK ? status : released;

@@ -21,7 +21,7 @@ import torch
 from spillway import _library
 from spillway.store import Store, StoreArgumentError, StoreError, parse_size
 
-_FORWARD, _BACKWARD = 0, 1
+_FORWARD, _BACKWARD, _CHANGE = 0, 1, 2
 # The backward pass of these does not read the weights.
 _WEIGHTLESS = ("EmbeddingBackward0",)
 
@@ -39,6 +39,25 @@ class OffloadUsage(NamedTuple):
     wait_seconds: float
 
 
+class _Closing:
+    """Closes a stream when neither it nor a tensor on its memory is used any more. At the end of the interpreter it is left to the
+    system, because tensors may still be read."""
+
+    def __init__(self, library: ctypes.CDLL, handle: ctypes.c_void_p) -> None:
+        self._library, self._handle, self._users = library, handle, 0
+
+    def add(self, user: object) -> weakref.finalize:  # type: ignore[type-arg]
+        self._users += 1
+        finalizer = weakref.finalize(user, self._release)
+        finalizer.atexit = False
+        return finalizer
+
+    def _release(self) -> None:
+        self._users -= 1
+        if self._users == 0:
+            self._library.spillway_stream_close(self._handle, 0)
+
+
 class _Stream:
     """A spillway_stream as a class: tensors by number."""
 
@@ -48,8 +67,8 @@ class _Stream:
         handle = ctypes.c_void_p()
         self.check(self._library.spillway_stream_create(options, handle))
         self.handle = handle
-        # Addresses stay readable: parameters may outlive this object.
-        self.finalizer = weakref.finalize(self, self._library.spillway_stream_close, handle, 1)
+        self._closing = _Closing(self._library, handle)
+        self.close = self._closing.add(self)
 
     def check(self, status: int) -> None:
         if status != _library.OK:
@@ -69,6 +88,7 @@ class _Stream:
         """Returns a tensor on the address of a tensor of the stream."""
         memory = (ctypes.c_char * (shape.numel() * dtype.itemsize)).from_address(
             self._library.spillway_stream_address(self.handle, index))
+        self._closing.add(memory)
         return torch.frombuffer(memory, dtype=torch.uint8).view(dtype).view(shape)
 
     def need(self, group: ctypes.Array[ctypes.c_int64], direction: int) -> None:
@@ -178,7 +198,7 @@ class Offloaded:
               fill: Callable[[str, torch.Tensor], Any] | None) -> torch.nn.Parameter:
         """Moves a parameter's values to its address, and returns the parameter, a new one if it was on meta."""
         streamed, group = self._stream.tensor(index, parameter.shape, parameter.dtype), _group([index])
-        self._stream.need(group, _FORWARD)
+        self._stream.need(group, _CHANGE)
         try:
             if parameter.device.type != "meta":
                 streamed.copy_(parameter.data)
@@ -271,7 +291,7 @@ class Offloaded:
     def _before_load(self, module: torch.nn.Module, *_: Any) -> None:
         group = self._groups[id(module)]
         if group:
-            self._stream.need(group, _FORWARD)
+            self._stream.need(group, _CHANGE)
 
     def _after_load(self, module: torch.nn.Module, _: Any) -> None:
         group = self._groups[id(module)]
@@ -308,7 +328,7 @@ class Offloaded:
         """Within the `with` statement these parameters are in memory and may be changed in place."""
         group = _group([self._index[id(parameter)] for parameter in parameters])
         self._check_unchanged(group)
-        self._stream.need(group, _FORWARD)
+        self._stream.need(group, _CHANGE)
         try:
             yield
         finally:
@@ -330,7 +350,7 @@ class Offloaded:
                 module._parameters = dict(module._parameters.items())
                 del module.__dict__["_apply"]
         self._index.clear()
-        self._stream.finalizer()
+        self._stream.close()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("an offloaded module cannot be copied or pickled: do it before spillway.offload, or use its "

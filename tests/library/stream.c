@@ -32,7 +32,7 @@ static char byte_of(int64_t part, int64_t at, int version) {
 
 static void fill(spillway_stream *self, int64_t part, int version) {
     char *address = spillway_stream_address(self, part);
-    must(spillway_stream_need(self, &part, 1, SPILLWAY_FORWARD), "need");
+    must(spillway_stream_need(self, &part, 1, SPILLWAY_CHANGE), "need");
     for (int64_t at = 0; at < part_bytes[part]; at++)
         address[at] = byte_of(part, at, version);
     must(spillway_stream_changed(self, &part, 1), "changed");
@@ -112,6 +112,7 @@ static void mistakes_are_refused(void **state) {
     must(spillway_stream_close(self, 0), "close");
     self = open_filled(state);
     expect_refusal(spillway_stream_need(self, &none, 1, SPILLWAY_FORWARD), SPILLWAY_ERROR_ARGUMENT, "no tensor 9");
+    expect_refusal(spillway_stream_need(self, &last, 1, 3), SPILLWAY_ERROR_ARGUMENT, "3 is not one of");
     expect_refusal(spillway_stream_done(self, &last, 1), SPILLWAY_ERROR_ARGUMENT, "without having been needed");
     expect_refusal(spillway_stream_changed(self, &last, 1), SPILLWAY_ERROR_ARGUMENT, "without having been needed");
     expect_refusal(spillway_stream_need(self, both, 2, SPILLWAY_FORWARD), SPILLWAY_ERROR_BUDGET, "no room for 'part'");
@@ -201,7 +202,7 @@ static spillway_stream *stream_model(void *const *state, struct model *m, int64_
         must(spillway_stream_add(self, m->name[t], m->count[t] * sw_dtype_bytes(m->type[t]), NULL), "add");
     must(spillway_stream_open(self), "open");
     for (int64_t t = 0; t < TENSORS; t++) {
-        must(spillway_stream_need(self, &t, 1, SPILLWAY_FORWARD), "need");
+        must(spillway_stream_need(self, &t, 1, SPILLWAY_CHANGE), "need");
         memcpy(spillway_stream_address(self, t), m->weights[t], (size_t)(m->count[t] * sw_dtype_bytes(m->type[t])));
         must(spillway_stream_changed(self, &t, 1), "changed");
         must(spillway_stream_done(self, &t, 1), "done");
@@ -245,17 +246,17 @@ static void a_store_has_the_same_bits(void **state) {
     spillway_stream *stream = stream_model(state, &streamed, 1 << 20);
     self = open_streamed(&streamed, stream, &options);
     take_steps(&streamed, self, 0);
+    library_must(spillway_save(self), self, "save");
+    expect_refusal(spillway_stream_close(stream, 0), SPILLWAY_ERROR_BUSY, "a store still writes");
     model_gradients(&streamed, 2 * STEPS);
     model_hand_in(&streamed, self, SPILLWAY_ADD);
     assert_int_equal(spillway_step_start(self, &(struct spillway_rates)SPILLWAY_RATES_INIT, NULL),
                      SPILLWAY_ERROR_ARGUMENT);
     assert_non_null(strstr(spillway_error(self), "stream"));
     library_must(spillway_forget_gradients(self), self, "forget");
-    library_must(spillway_save(self), self, "save");
-    expect_refusal(spillway_stream_close(stream, 0), SPILLWAY_ERROR_BUSY, "a store still writes");
     spillway_close(self);
     for (int64_t t = 0; t < TENSORS; t++) {
-        must(spillway_stream_need(stream, &t, 1, SPILLWAY_FORWARD), "need");
+        must(spillway_stream_need(stream, &t, 1, SPILLWAY_CHANGE), "need");
         memset(streamed.weights[t], 0, (size_t)streamed.count[t]);
         must(spillway_stream_changed(stream, &t, 1), "changed");
         must(spillway_stream_done(stream, &t, 1), "done");

@@ -2,6 +2,7 @@
 what cannot work is refused by name. Needs PyTorch; generation needs transformers."""
 
 import copy
+import gc
 import io
 import os
 import pickle
@@ -110,9 +111,21 @@ def passes_have_the_same_bits(folder, checkpointing=None):
     usage = offloaded.usage()
     if usage.memory_bytes > 3 << 20 or usage.tensor_bytes < 4 << 20 or usage.read_bytes < usage.tensor_bytes:
         problems.append(f"the usage is {usage}")
+    kept = streamed.frozen.weight.detach()[1:]
     offloaded.close()
     problems += [] if torch.equal(plain(tokens(0)), streamed(tokens(0))) else ["the closed module differs"]
+    problems += [] if torch.equal(kept, plain.frozen.weight[1:]) else ["a view of a closed module's parameter differs"]
+    before = mapped(folder)
+    del kept, output, results, offloaded
+    gc.collect()
+    problems += [] if before > 0 and mapped(folder) == 0 else [f"the file is mapped {before} and {mapped(folder)} times"]
     return problems
+
+
+def mapped(folder):
+    """Returns how often files of a folder are mapped."""
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        return sum(folder in line for line in maps)
 
 
 @needs_torch
