@@ -2,6 +2,8 @@
 for training, evaluation, generation and exports; a frozen base that keeps such a format has the same numbers as one of the
 values; and what is wrong in checkpoints is refused by name."""
 
+import array
+import functools
 import json
 import os
 import random
@@ -58,9 +60,9 @@ def is_matrix(name, shape):
     return len(shape) == 2 and ".layers." in name
 
 
-def f32(value):
-    """The number rounded once to fp32, to the nearest and ties to even."""
-    return struct.unpack("<f", struct.pack("<f", value))[0]
+def f32(values):
+    """The numbers rounded once to fp32, to the nearest and ties to even."""
+    return array.array("f", values).tolist()
 
 
 def e4m3(code):
@@ -70,6 +72,7 @@ def e4m3(code):
     return -magnitude if code & 128 else magnitude
 
 
+E4M3 = [e4m3(code) for code in range(256)]
 # OCP Microscaling Formats 1.0, section 5.3.3.
 E2M1 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0]
 
@@ -81,12 +84,12 @@ def in_fp8(name, shape, draw, kind):
     block = {"rows": (1, cols), "whole": (rows, cols)}.get(kind, (BLOCK, BLOCK))
     grid = [-(-rows // block[0]), -(-cols // block[1])]
     narrow = kind == "bf16 blocks"
-    scales = [f32(draw.uniform(1e-4, 4e-4)) for _ in range(grid[0] * grid[1])]
+    scales = f32(draw.uniform(1e-4, 4e-4) for _ in range(grid[0] * grid[1]))
     packed = b"".join(struct.pack("<f", scale)[2 if narrow else 0:] for scale in scales)
     if narrow:
         scales = [struct.unpack("<f", b"\0\0" + packed[2 * i:2 * i + 2])[0] for i in range(len(scales))]
-    values = [f32(e4m3(codes[row * cols + col]) * scales[row // block[0] * grid[1] + col // block[1]])
-              for row in range(rows) for col in range(cols)]
+    values = f32(E4M3[codes[row * cols + col]] * scales[row // block[0] * grid[1] + col // block[1]]
+                 for row in range(rows) for col in range(cols))
     shape_of_scales = {"whole": [], "rows": [rows, 1]}.get(kind, grid)
     ending = "_scale" if kind in ("rows", "whole") else "_scale_inv"
     return {name: ("F8_E4M3", shape, codes), name + ending: ("BF16" if narrow else "F32", shape_of_scales, packed)}, values
@@ -100,8 +103,9 @@ def in_mxfp4(name, shape, draw):
             name + "_scales": ("U8", [rows, cols // GROUP], scales)}, values
 
 
+@functools.cache
 def pieces(kind, sizes):
-    """The tensors of a checkpoint: what its file has, and values by name."""
+    """The tensors of a checkpoint, which nobody changes: what its file has, and values by name."""
     stored, exact = {}, {}
     for name, shape in shapes(sizes).items():
         draw = random.Random(f"{kind} {name}")
@@ -109,7 +113,8 @@ def pieces(kind, sizes):
             found, exact[name] = in_mxfp4(name, shape, draw) if kind == "mxfp4" else in_fp8(name, shape, draw, kind)
             stored |= found
             continue
-        values = [f32((1.0 if len(shape) == 1 else 0.0) + draw.gauss(0, 0.03)) for _ in range(hf_folder.count(shape))]
+        centre = 1.0 if len(shape) == 1 else 0.0
+        values = f32(centre + draw.uniform(-0.05, 0.05) for _ in range(hf_folder.count(shape)))
         stored[name], exact[name] = ("F32", shape, struct.pack(f"<{len(values)}f", *values)), values
     return stored, exact
 
@@ -188,7 +193,7 @@ WRONG = "model.layers.0.mlp.up_proj.weight"
 
 def changed(name, kind, change, quantization):
     """A folder whose file or quantization_config was changed."""
-    stored, _ = pieces(kind, UNEVEN)
+    stored = dict(pieces(kind, UNEVEN)[0])
     change(stored)
     fields = described(UNEVEN, quantization or QUANTIZATION[kind])
     return hf_folder.make(path("bad-" + name.replace(" ", "-")), fields, hf_folder.stored(stored))
@@ -367,7 +372,7 @@ def two_ranks_have_the_numbers_of_one():
 
 def bases_that_are_not_stored_so_are_refused():
     even, uneven, plain = EVEN_FOLDERS["blocks"][0], FOLDERS["blocks"][0], EVEN_FOLDERS["blocks"][1]
-    mixed, _ = pieces("mxfp4", EVEN)
+    mixed = dict(pieces("mxfp4", EVEN)[0])
     name = "model.layers.0.self_attn.o_proj.weight"
     shape = shapes(EVEN)[name]
     del mixed[name + "_blocks"], mixed[name + "_scales"]
@@ -395,7 +400,7 @@ def a_base_that_changed_is_refused():
     problems = []
     for kind, form, tensor in (("blocks", "fp8", WRONG), ("blocks", "fp8", WRONG + "_scale_inv"),
                                ("mxfp4", "mxfp4", WRONG + "_scales")):
-        stored, _ = pieces(kind, EVEN)
+        stored = dict(pieces(kind, EVEN)[0])
         name = f"moved-{tensor.rsplit('.', 1)[-1]}-{form}"
         folder = hf_folder.make(path(name), described(EVEN, QUANTIZATION[kind]), hf_folder.stored(stored))
         program.must(*train(folder, name + "-run", *LORA, "--base-format", form))

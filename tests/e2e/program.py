@@ -158,14 +158,16 @@ def content(path):
 
 def tree(folder, what=content):
     """Every file below a folder, with its bytes, or what else is asked for."""
-    found = {}
-    for where, names, files in os.walk(folder):
-        for name in names:
-            found[os.path.relpath(os.path.join(where, name), folder)] = None
-        for name in files:
-            path = os.path.join(where, name)
-            if os.path.isfile(path):
-                found[os.path.relpath(path, folder)] = what(path)
+    found, folders = {}, [(folder, "")]
+    for where, above in folders:
+        for entry in os.scandir(where) if os.path.isdir(where) else ():
+            name = above + entry.name
+            if entry.is_dir():
+                found[name] = None
+            elif entry.is_file():
+                found[name] = what(entry.path)
+            if entry.is_dir(follow_symlinks=False):
+                folders.append((entry.path, name + "/"))
     return found
 
 
