@@ -15,11 +15,13 @@
 #include "core/files/files.h"
 #include "core/log.h"
 #include "core/machine.h"
+#include "core/ranks/comm.h"
 #include "core/size.h"
 #include "core/text/text.h"
 #include "io/queue/file.h"
 #include "library/stream_private.h"
 #include "offload/engine/scratch.h"
+#include "offload/plan/shard.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -53,6 +55,11 @@ static sw_status check_options(const struct spillway_options *options) {
         return sw_fail(SW_ERR_ARG, "host_memory_bytes is not set: say how much memory the library may take");
     if (options->threads < 0 || options->save_every < 0)
         return sw_fail(SW_ERR_ARG, "threads and save_every are not negative");
+    if (options->ranks < 0 || options->rank < 0 || options->rank >= (options->ranks > 1 ? options->ranks : 1))
+        return sw_fail(SW_ERR_ARG, "rank %d is not the number of one of %d processes: ranks count from 0",
+                       options->rank, options->ranks);
+    if (options->ranks > 1 && options->gather == NULL)
+        return sw_fail(SW_ERR_ARG, "%d processes share the store, and `gather` is not set", options->ranks);
     return SW_OK;
 }
 
@@ -75,6 +82,8 @@ static sw_status create(const struct spillway_options *given, spillway **out) {
     self->lock = -1;
     self->taking.piece = self->giving.piece = -1;
     self->last_step = self->committed_step = -1;
+    self->rank = options.rank;
+    self->ranks = options.ranks > 1 ? options.ranks : 1;
     *out = self;
     return SW_OK;
 }
@@ -220,16 +229,21 @@ static sw_status refuse_other_folder(const spillway *self) {
     return SW_OK;
 }
 
-/* Makes the folder, and locks it before anything in it is read: the store's own lock begins only with its file. From
- * then on its path is absolute, because the program may change its directory. */
-static sw_status lock_folder(spillway *self) {
-    char path[LIBRARY_PATH_CHARS];
-    SW_TRY(refuse_other_folder(self));
-    SW_TRY(sw_folder_make(self->folder, 0700));
+/* Makes the path of the folder absolute, because the program may change its directory. */
+static void take_absolute_path(spillway *self) {
     char *absolute = realpath(self->folder, NULL);
     if (absolute != NULL && strlen(absolute) < sizeof self->folder)
         memcpy(self->folder, absolute, strlen(absolute) + 1);
     free(absolute);
+}
+
+/* Makes the folder, and locks it before anything in it is read: the store's own lock begins only with its file. Of
+ * several processes, process 0 locks it for all. */
+static sw_status lock_folder(spillway *self) {
+    char path[LIBRARY_PATH_CHARS];
+    SW_TRY(refuse_other_folder(self));
+    SW_TRY(sw_folder_make(self->folder, 0700));
+    take_absolute_path(self);
     SW_TRY(sw_path_join(path, sizeof path, self->folder, "store.lock"));
     self->lock = sw_path_open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (self->lock < 0)
@@ -246,6 +260,9 @@ static sw_status use_stream(spillway *self, spillway_stream *stream) {
     SW_TRY(sw_library_begin(self, false));
     if (stream == NULL || !stream->open || stream->owner != getpid())
         return sw_fail(SW_ERR_ARG, "the stream is NULL, not open, or of another process");
+    if (self->ranks > 1)
+        return sw_fail(SW_ERR_ARG, "%d processes share %s, and weights stream in one process only", self->ranks,
+                       self->folder);
     if (self->weights_stream != NULL)
         return sw_fail(SW_ERR_ARG, "%s uses a stream already, and a store uses one", self->folder);
     self->weights_stream = stream;
@@ -320,13 +337,24 @@ static sw_status make_sums(spillway *self) {
     return SW_OK;
 }
 
+/* Makes room for the weights of a chunk of each process, and for what passes between processes. */
+static sw_status make_room(spillway *self) {
+    if (self->ranks == 1)
+        return SW_OK;
+    const int64_t bytes = self->ranks * CHUNK_GRAINS * SW_GRAIN_ELEMS * (int64_t)sizeof(float);
+    self->gathered = malloc((size_t)bytes);
+    self->gathered_bytes = bytes + sw_comm_caller_bytes(self->ranks);
+    return self->gathered != NULL ? SW_OK
+                                  : sw_fail(SW_ERR_NOMEM, "no memory for what %d processes gather", self->ranks);
+}
+
 /* plan_bytes: what the plan was allowed, which is 0 where the sums of gradients take everything. */
 static sw_status refuse_memory(const spillway *self, const struct sw_plan_lack *lack, int64_t plan_bytes) {
     char given[SW_SIZE_CHARS], needed[SW_SIZE_CHARS];
     sw_error_clear();
     return sw_fail(SW_ERR_BUDGET, "host_memory_bytes, %s, is too small for %s: at least %s are needed",
                    sw_format_size((int64_t)self->options.host_memory_bytes, given), self->folder,
-                   sw_format_size(self->sums_bytes + plan_bytes + lack->missing_bytes, needed));
+                   sw_format_size(self->sums_bytes + self->gathered_bytes + plan_bytes + lack->missing_bytes, needed));
 }
 
 static int64_t most_grains(const struct sw_units *units) {
@@ -343,7 +371,8 @@ static sw_status make_plan(spillway *self) {
     struct sw_plan_lack lack = {0};
     for (int rise = 0; rise < SW_RISES; rise++)
         rises.share[rise] = rise == SW_RISE_OPTIMIZER_TO_HOST ? 1.0 : 0.0;
-    const int64_t plan_bytes = sw_max_i64(0, (int64_t)self->options.host_memory_bytes - self->sums_bytes);
+    const int64_t own_bytes = self->sums_bytes + self->gathered_bytes;
+    const int64_t plan_bytes = sw_max_i64(0, (int64_t)self->options.host_memory_bytes - own_bytes);
     struct sw_unit_cost *cost = calloc((size_t)self->units->count, sizeof *cost);
     if (cost == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for a plan");
@@ -352,6 +381,9 @@ static sw_status make_plan(spillway *self) {
                                 .type = SW_F32,
                                 .train = true,
                                 .update_only = true,
+                                .ranks = self->ranks > 1 ? self->ranks : 0,
+                                .rank = self->rank,
+                                .zero = self->ranks > 1 ? SW_ZERO_WEIGHTS : SW_ZERO_NONE,
                                 .micro_batches = 1,
                                 .group = 1,
                                 .cost = cost,
@@ -376,6 +408,7 @@ static sw_status open_engine(spillway *self) {
         .device = self->device,
         .host = self->device,
         .store = self->store,
+        .comm = self->comm,
         .io_depth = IO_DEPTH,
         .speculation = SW_SPECULATE_NEVER,
         .ops = {.context = self, .take = sw_library_take, .give = sw_library_give, .lend = sw_library_lend},
@@ -385,43 +418,24 @@ static sw_status open_engine(spillway *self) {
     return sw_engine_open(&spec, &self->engine);
 }
 
-static sw_status create_store(spillway *self) {
-    const char *folder = self->folder;
-    const int64_t count = self->units->count;
-    int64_t *grains = calloc((size_t)count, sizeof *grains);
-    if (grains == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory for the store's layout");
-    for (int64_t u = 0; u < count; u++)
-        grains[u] = self->units->unit[u].grains;
-    const struct sw_store_spec spec = {.directories = &folder,
-                                       .directory_count = 1,
-                                       .unit_grains = grains,
-                                       .unit_count = count,
-                                       .optimizer = self->units->optimizer,
-                                       .allow_buffered = self->options.allow_buffered != 0,
-                                       .id = self->id};
-    const sw_status status = sw_store_create(&spec, NULL, NULL, &self->store);
-    free(grains);
-    return status;
-}
-
 /* Makes a store, and commits the caller's weights as step 0. tensors.json comes first, so that a process which finds
  * the remains of this one knows whose they are; it says that the store has started once step 0 is committed. */
 static sw_status start(spillway *self) {
     struct store_record record = {.state = (sw_optimizer_format)self->options.state};
     char text[SW_STORE_META_BYTES];
-    SW_TRY(sw_store_new_id(self->id));
-    snprintf(record.id, sizeof record.id, "%s", self->id);
-    SW_TRY(sw_library_write_record(self, &record));
-    SW_TRY(create_store(self));
-    SW_TRY(open_engine(self));
+    record.set.ranks = self->ranks;
+    SW_TRY(sw_library_new_id(self, record.set.id));
+    SW_TRY(sw_library_share_record(self, &record));
+    SW_TRY(sw_library_create_store(self, &record.set, &self->store));
+    SW_TRY(sw_library_agree(self, open_engine(self), "opening"));
     SW_TRY(sw_library_write_text(self, 0, "", text));
     sw_engine_describe(self->engine, 0, text);
     const struct sw_load load = {.fill = sw_library_fill, .context = self};
     SW_TRY(sw_engine_load(self->engine, &load));
     self->last_step = self->committed_step = 0;
     record.started = true;
-    return sw_library_write_record(self, &record);
+    SW_TRY(sw_library_share_record(self, &record));
+    return sw_library_gather_weights(self);
 }
 
 /* Refuses a store of other units than those of the tensors, which only a changed file can be. */
@@ -429,7 +443,9 @@ static sw_status check_layout(const spillway *self) {
     bool alike = sw_store_unit_count(self->store) == self->units->count &&
                  sw_store_optimizer(self->store) == self->units->optimizer;
     for (int64_t u = 0; alike && u < self->units->count; u++)
-        alike = sw_store_unit_grains(self->store, u) == self->units->unit[u].grains;
+        alike = sw_store_unit_whole_grains(self->store, u) == self->units->unit[u].grains &&
+                sw_store_unit_grains(self->store, u) ==
+                    sw_shard(self->units->unit[u].grains, self->ranks, self->rank).grains;
     return alike ? SW_OK
                  : sw_fail(SW_ERR_CORRUPT, "the store in %s and its tensors.json do not belong together", self->folder);
 }
@@ -446,35 +462,49 @@ static void warn_of_lost_steps(const spillway *self) {
                         bad[i].loss == SW_STORE_RECORD_LOST ? "is" : "may be");
 }
 
-static sw_status resume(spillway *self, const struct store_record *record) {
-    char id[SW_STORE_ID_CHARS];
-    const char *folder = self->folder;
-    SW_TRY(sw_store_open(&folder, 1, self->options.allow_buffered != 0, SW_STORE_NEWEST, &self->store));
-    if (strcmp(sw_store_id(self->store, id), record->id) != 0)
-        return sw_fail(SW_ERR_CORRUPT, "the store in %s is not the one that its tensors.json lists", self->folder);
+/* Opens the engine on the store that was opened, and takes the last commit's text. */
+static sw_status open_resumed(spillway *self) {
     SW_TRY(check_layout(self));
     warn_of_lost_steps(self);
     SW_TRY(sw_library_read_text(self, sw_store_last_commit(self->store)->meta));
     SW_TRY(open_engine(self));
     self->last_step = self->committed_step = sw_store_last_commit(self->store)->step;
-    SW_TRY(sw_engine_restore(self->engine));
-    return sw_library_let_go(self);
+    return SW_OK;
+}
+
+static sw_status resume(spillway *self, struct store_record *record) {
+    if (record->set.ranks != self->ranks)
+        SW_TRY(sw_library_replace_set(self, record));
+    SW_TRY(sw_library_open_store(self, &record->set));
+    SW_TRY(sw_library_agree(self, open_resumed(self), "opening"));
+    SW_TRY(sw_library_agree(self, sw_engine_restore(self->engine), "restoring"));
+    SW_TRY(sw_library_let_go(self));
+    return sw_library_gather_weights(self);
 }
 
 /* Reads what the folder holds. *found: a store that has started. */
 static sw_status look(spillway *self, struct store_record *record, bool *found) {
     SW_TRY(sw_library_read_record(self, record, found));
-    if (!*found)
+    if (!*found && self->rank == 0)
         return sw_folder_must_be_free(self->folder, "store.lock");
-    if (!record->started) {
-        /* Its maker died before spillway_open returned, so nothing but the caller's own weights can be in it. */
-        SW_TRY(sw_store_remove(self->folder, record->id, 0));
-        *found = false;
-    }
-    if (*found && (int)record->state != self->options.state)
+    if (*found && record->started && (int)record->state != self->options.state)
         return sw_fail(SW_ERR_ARG, "%s keeps its state in %s, and state %s was asked for: a store keeps its format",
                        self->folder, sw_optimizer_format_name(record->state),
                        sw_optimizer_format_name((sw_optimizer_format)self->options.state));
+    return SW_OK;
+}
+
+/* Removes what processes that died have left: a store that never started, in which nothing but the caller's own weights
+ * can be, and a set that was not adopted, or is superseded. */
+static sw_status clear_remains(const spillway *self, struct store_record *record, bool *found) {
+    if (*found && !record->started) {
+        *found = false;
+        return sw_library_remove_set(self, &record->set, 0);
+    }
+    if (*found && record->orphan.ranks > 0) {
+        SW_TRY(sw_library_remove_set(self, &record->orphan, SW_STORE_NEWEST));
+        record->orphan = (struct store_set){0};
+    }
     return SW_OK;
 }
 
@@ -490,6 +520,18 @@ static sw_status open_device(spillway *self) {
     return status;
 }
 
+/* Lays out the tensors, and makes all but the store. found: the store is there. */
+static sw_status prepare(spillway *self, bool found) {
+    SW_TRY(find_streamed(self));
+    SW_TRY(make_sums(self));
+    SW_TRY(sw_library_lay_out(self));
+    if (found)
+        SW_TRY(sw_library_check_places(self));
+    SW_TRY(make_room(self));
+    SW_TRY(make_plan(self));
+    return open_device(self);
+}
+
 static sw_status open_store(spillway *self, bool *started) {
     struct store_record record;
     bool found;
@@ -498,15 +540,14 @@ static sw_status open_store(spillway *self, bool *started) {
     if (self->order == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for %lld tensors", (long long)self->tensor_count);
     sw_library_order_as_added(self);
-    SW_TRY(lock_folder(self));
-    SW_TRY(look(self, &record, &found));
-    SW_TRY(find_streamed(self));
-    SW_TRY(make_sums(self));
-    SW_TRY(sw_library_lay_out(self));
-    if (found)
-        SW_TRY(sw_library_check_places(self));
-    SW_TRY(make_plan(self));
-    SW_TRY(open_device(self));
+    SW_TRY(sw_library_open_comm(self));
+    SW_TRY(sw_library_agree(self, self->rank == 0 ? lock_folder(self) : SW_OK, "folder"));
+    if (self->rank > 0)
+        take_absolute_path(self);
+    SW_TRY(sw_library_agree(self, look(self, &record, &found), "tensors.json"));
+    SW_TRY(clear_remains(self, &record, &found));
+    SW_TRY(sw_library_agree(self, prepare(self, found), "plan"));
+    SW_TRY(sw_library_check_alike(self));
     *started = !found;
     return found ? resume(self, &record) : start(self);
 }
@@ -520,7 +561,8 @@ static void release(spillway *self, bool undo) {
         sw_store_discard(self->store);
     else if (self->store != NULL)
         sw_store_close(self->store);
-    if (undo && sw_path_join(path, sizeof path, self->folder, "tensors.json") == SW_OK && !sw_store_is_at(self->folder))
+    if (undo && self->ranks == 1 && sw_path_join(path, sizeof path, self->folder, "tensors.json") == SW_OK &&
+        !sw_store_is_at(self->folder))
         (void)sw_path_unlink(path);
     sw_stream_close(self->stream);
     sw_stream_close(self->add_stream);
@@ -528,6 +570,8 @@ static void release(spillway *self, bool undo) {
         sw_device_close(self->device);
     sw_plan_destroy(self->plan);
     sw_units_destroy(self->units);
+    sw_comm_close(self->comm);
+    free(self->gathered);
     free(self->sums);
     free(self->order);
     free(self->unit_first);
@@ -545,8 +589,10 @@ static void release(spillway *self, bool undo) {
     self->plan = NULL;
     self->units = NULL;
     self->sums = NULL;
+    self->comm = NULL;
+    self->gathered = NULL;
     self->order = self->unit_first = NULL;
-    self->sums_bytes = 0;
+    self->sums_bytes = self->gathered_bytes = 0;
     self->lock = -1;
 }
 

@@ -49,6 +49,10 @@ struct spillway {
 
     /* Made by spillway_open. */
     bool open;
+    int rank, ranks;      /* this process and their number, at least 1 */
+    struct sw_comm *comm; /* NULL: the process is alone */
+    char *gathered;       /* room for what processes give each other of a chunk's weights; NULL: the process is alone */
+    int64_t gathered_bytes;
     int lock; /* descriptor of the locked file; -1: none */
     char id[SW_STORE_ID_CHARS];
     /* Numbers of the tensors in the order in which they lie in the units; unit_first[u]: the position of the first of
@@ -73,9 +77,18 @@ struct spillway {
     char note[SPILLWAY_NOTE_CHARS]; /* of the commit that was resumed */
 };
 
+/* A set of stores, one for each process, which have one identity. ranks 0: there is none. */
+struct store_set {
+    int ranks;
+    char id[SW_STORE_ID_CHARS];
+};
+
 /* The members of tensors.json other than the list of tensors. */
 struct store_record {
-    char id[SW_STORE_ID_CHARS];
+    struct store_set set;
+    /* A set that is being made for another number of processes, or that it has replaced: whichever of them finds it
+     * removes it. */
+    struct store_set orphan;
     sw_optimizer_format state;
     bool started; /* step 0 was committed */
 };
@@ -119,6 +132,39 @@ sw_status sw_library_add(spillway *self, struct tensor *tensor, sw_dtype type, c
 
 /* Waits for the step that runs, if any, and commits it where it is to be. An error leaves only closing (step.c). */
 sw_status sw_library_finish(spillway *self);
+
+/* Processes that share a store (ranks.c). A process that is alone agrees with itself. */
+
+/* Opens the comm over the caller's processes. */
+sw_status sw_library_open_comm(spillway *self);
+/* Returns the status of this process, or, if only others failed, that. All call it together. */
+sw_status sw_library_agree(const spillway *self, sw_status status, const char *what);
+/* Checks that all processes have the same options, tensors and plan. */
+sw_status sw_library_check_alike(const spillway *self);
+/* Writes the folder of a process's store in a set of `ranks`. */
+sw_status sw_library_place(const spillway *self, int ranks, int rank, char place[LIBRARY_PATH_CHARS]);
+/* Gives all processes the identity that process 0 makes. */
+sw_status sw_library_new_id(const spillway *self, char id[SW_STORE_ID_CHARS]);
+/* Writes tensors.json by process 0. */
+sw_status sw_library_share_record(const spillway *self, const struct store_record *record);
+/* Removes the stores of a set, whose last step is at most last_step. */
+sw_status sw_library_remove_set(const spillway *self, const struct store_set *set, int64_t last_step);
+/* Creates this process's store of a set. */
+sw_status sw_library_create_store(spillway *self, const struct store_set *set, struct sw_store **out);
+/* Opens this process's store of the set at the newest step that all processes have. */
+sw_status sw_library_open_store(spillway *self, const struct store_set *set);
+/* Replaces the set of another number of processes by one of these, at the same step, and removes it. */
+sw_status sw_library_replace_set(spillway *self, struct store_record *record);
+/* Gives each process the weights that the others have: of those that it updated, or read. */
+sw_status sw_library_gather_weights(spillway *self);
+/* Gives each process what the others have of elements [first, first+count) of a unit: out[count], in which this one's
+ * are. */
+sw_status sw_library_gather_elements(const spillway *self, int64_t unit, int64_t first, int64_t count, float *out);
+
+/* Copies elements [first, first+count) of a unit between the caller's weights, in their types, and packed bytes
+ * (transfer.c). Return the number of bytes. out NULL: only counts them. */
+int64_t sw_library_pack(const spillway *self, int64_t unit, int64_t first, int64_t count, char *out);
+int64_t sw_library_unpack(const spillway *self, int64_t unit, int64_t first, int64_t count, const char *from);
 
 /* Writes the text of a step's commit. SW_ERR_ARG: the note makes it too long (commit_text.c). */
 sw_status sw_library_write_text(const spillway *self, int64_t step, const char *note, char text[SW_STORE_META_BYTES]);

@@ -31,6 +31,17 @@
  * its own, which take no signals of the program. A fork does not copy them: in a child process each call with a handle
  * of the parent is refused. A child that outlives its parent keeps the store locked until it ends, too.
  *
+ * Processes. Several processes that train one model, each with all of its weights, may share its store (ZeRO stage 1,
+ * Rajbhandari et al., arXiv 1910.02054): each keeps and updates its part of the optimizer state, in a file of its own,
+ * and gets the new weights of the others. Each hands in the same gradients, averaged over the processes, as data
+ * parallel training has them. `gather` is all that the library needs of them: MPI_Allgatherv, or an all-gather of
+ * torch.distributed or NCCL. All processes give the same options but for `rank`, see the same folder, register the same
+ * tensors, and make the same calls in the same order: spillway_open, each step and wait, spillway_save and
+ * spillway_read. The library calls `gather` by one thread at a time, which may be one of its own, and then also while
+ * the caller computes after spillway_step_start: a communicator of its own keeps it apart from the caller's. The bits
+ * do not depend on the number of processes, and another number of them may open the store. When a process fails, the
+ * others wait in `gather` until that fails, so it has a timeout, or whoever started the processes ends them.
+ *
  * ABI. Names and numbers of this header stay as they are within soname version 0. Structs begin with their size, set by
  * their SPILLWAY_..._INIT, and later versions append members, for which 0 means what this version does. So programs and
  * libraries of different versions work together, unless a program asks for what its library lacks. */
@@ -62,6 +73,7 @@ enum {
     SPILLWAY_ERROR_BUDGET = -6,      /* host_memory_bytes is too small */
     SPILLWAY_ERROR_UNSUPPORTED = -7, /* not possible with this file system or machine */
     SPILLWAY_ERROR_BUSY = -8,        /* another handle or process has the store */
+    SPILLWAY_ERROR_PEER = -9,        /* `gather` failed */
     SPILLWAY_ERROR_INTERNAL = -10    /* a mistake of the library */
 };
 
@@ -85,9 +97,15 @@ struct spillway_options {
     int accumulate;     /* nonzero: gradients may be added up (SPILLWAY_ADD) */
     int zero_missing_gradients; /* nonzero: a tensor without a gradient has one of zeros; else a step refuses it */
     int allow_buffered;         /* nonzero: accept a file system without direct I/O, such as tmpfs */
+    int rank, ranks; /* the number of this process among those that share the store, and their number; 0: it is alone */
+    /* For several processes: copies each one's part to all of them. Process r's part is data[bounds[r]] to
+     * data[bounds[r + 1]], this one's is there, and all call it with the same bounds. Returns 0, or anything else for a
+     * failure. See "Processes" above. */
+    int (*gather)(void *context, void *data, const uint64_t *bounds);
+    void *gather_context;
 };
 #define SPILLWAY_OPTIONS_INIT                                                                                          \
-    { sizeof(struct spillway_options), NULL, 0, 0, 0, 0, 0, 0, 0 }
+    { sizeof(struct spillway_options), NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL }
 
 struct spillway_tensor {
     size_t size;
@@ -211,7 +229,7 @@ int spillway_step_start(spillway *self, const struct spillway_rates *rates, stru
 int spillway_wait(spillway *self, struct spillway_result *result);
 
 /* Waits until the weights of a tensor are those of the last step that was started. Its gradient is then not read any
- * more. Returns at once if no step runs. */
+ * more. Returns at once if no step runs. With several processes it waits for the whole step, as spillway_wait. */
 int spillway_wait_tensor(spillway *self, int64_t index);
 
 /* Commits the last step, unless it is committed. The note is that of the step. */
@@ -237,13 +255,14 @@ struct spillway_state {
 /* Replaces the state of the tensors by values from elsewhere, such as another optimizer's, writes the weights to the
  * caller's tensors, and commits. Moments are rounded to the store's format; values that spillway_read returned keep
  * their bits. A crash leaves the state before or the new one. Gradients that were handed in are forgotten.
- * SPILLWAY_ERROR_ARGUMENT: a value is not finite, or a second moment is negative; the message names the tensor. */
+ * SPILLWAY_ERROR_ARGUMENT: a value is not finite, or a second moment is negative; the message names the tensor. Or
+ * several processes share the store: open it by one of them alone, replace the state, and open it by all. */
 int spillway_write(spillway *self, const struct spillway_state *state);
 
 /* Returns the steps that were not skipped, over all processes that used the store; -1 before spillway_open. */
 int64_t spillway_applied_steps(const spillway *self);
 
-/* Fills in the memory and the bytes of an open store. */
+/* Fills in the memory and the bytes of an open store, of several processes those of this one. */
 int spillway_get_usage(spillway *self, struct spillway_usage *out);
 
 /* Returns the reason of the last failure of a handle, or, for NULL, of this thread's last call without a handle, such

@@ -24,6 +24,8 @@ static sw_status find_tensor(spillway *self, int64_t index, struct tensor **out)
 static sw_status wait_for(spillway *self, const struct tensor *tensor) {
     if (!self->running)
         return SW_OK;
+    if (self->comm != NULL)
+        return sw_library_finish(self);
     const sw_status status = sw_engine_wait_given(self->engine, tensor->unit, tensor->offset + tensor->count);
     self->failed |= status != SW_OK;
     return status;
@@ -155,6 +157,7 @@ static sw_status commit(spillway *self) {
 static sw_status end_update(spillway *self) {
     SW_TRY(sw_engine_settle_end(self->engine));
     SW_TRY(sw_library_let_go(self));
+    SW_TRY(sw_library_gather_weights(self));
     if (self->plan->commit_every_step)
         return note_commit(self);
     return self->last_step % self->options.save_every == 0 ? commit(self) : SW_OK;
@@ -226,10 +229,11 @@ static sw_status run_step(spillway *self, const struct spillway_rates *given, st
     SW_TRY(sw_library_take_struct(&rates, sizeof rates, given, "the rates", "SPILLWAY_RATES_INIT"));
     const char *note = rates.note != NULL ? rates.note : "";
     if (!whole && self->weights_stream != NULL)
-        return sw_fail(SW_ERR_ARG, "the weights of %s stream, so a step ends before the call returns: use spillway_step",
+        return sw_fail(SW_ERR_ARG,
+                       "the weights of %s stream, so a step ends before the call returns: use spillway_step",
                        self->folder);
     SW_TRY(sw_library_finish(self));
-    SW_TRY(check_step(self, &rates, note, text));
+    SW_TRY(sw_library_agree(self, check_step(self, &rates, note, text), "step"));
     sw_status status = start_update(self, &rates, note, text);
     if (status == SW_OK && whole)
         status = sw_library_finish(self);
@@ -315,9 +319,11 @@ static void copy_part(const spillway *self, const struct wanted *wanted, int64_t
 /* Reads chunk by chunk, because the drive is read by whole chunks. records: room for a chunk. */
 static sw_status read_chunks(spillway *self, const struct wanted *wanted, char *records, float *whole) {
     const int64_t first = wanted->tensor->offset + wanted->first, chunk = self->plan->spec.chunk_grains;
-    const int64_t end = sw_div_up(first + wanted->count, SW_GRAIN_ELEMS);
-    for (int64_t grain = first / SW_GRAIN_ELEMS, next; grain < end; grain = next) {
-        next = sw_min_i64(end, (grain / chunk + 1) * chunk);
+    const struct sw_span own = sw_plan_span(self->plan, SW_OPTIMIZER, wanted->tensor->unit);
+    const int64_t begin = sw_max_i64(first / SW_GRAIN_ELEMS, own.first_grain);
+    const int64_t end = sw_min_i64(sw_div_up(first + wanted->count, SW_GRAIN_ELEMS), own.first_grain + own.grains);
+    for (int64_t grain = begin, next; grain < end; grain = next) {
+        next = sw_min_i64(end, own.first_grain + ((grain - own.first_grain) / chunk + 1) * chunk);
         SW_TRY(sw_engine_read_optimizer(self->engine, wanted->tensor->unit, grain, next - grain, records));
         for (int64_t g = grain; g < next; g++)
             copy_part(self, wanted, g, records + sw_plan_optimizer_bytes(self->plan, g - grain), whole);
@@ -344,7 +350,8 @@ static sw_status read_part(spillway *self, int64_t index, int part, int64_t firs
                                  : sw_fail(SW_ERR_NOMEM, "no memory to read '%s'", tensor->name);
     free(records);
     free(whole);
-    return status;
+    SW_TRY(sw_library_agree(self, status, "read"));
+    return sw_library_gather_elements(self, tensor->unit, tensor->offset + first, count, out);
 }
 
 int spillway_read(spillway *self, int64_t index, int part, int64_t first, int64_t count, float *out) {
@@ -357,13 +364,15 @@ static sw_status get_usage(spillway *self, struct spillway_usage *out) {
     SW_TRY(sw_library_check_result(out, sizeof *out, "the usage", "SPILLWAY_USAGE_INIT"));
     SW_TRY(sw_library_finish(self));
     for (int64_t u = 0; u < self->units->count; u++) {
-        grains += self->units->unit[u].grains;
-        on_host += self->plan->placement[u].tier[SW_OPTIMIZER] == SW_HOST ? self->units->unit[u].grains : 0;
+        const int64_t own = sw_plan_span(self->plan, SW_OPTIMIZER, u).grains;
+        grains += own;
+        on_host += self->plan->placement[u].tier[SW_OPTIMIZER] == SW_HOST ? own : 0;
     }
     const struct sw_store_counters moved = sw_store_counters(self->store);
     const struct spillway_usage made = {.parameters = sw_units_parameters(self->units),
                                         .host_bytes = self->plan->tier_bytes[SW_DEVICE] +
-                                                      self->plan->tier_bytes[SW_HOST] + self->sums_bytes,
+                                                      self->plan->tier_bytes[SW_HOST] + self->sums_bytes +
+                                                      self->gathered_bytes,
                                         .drive_bytes = sw_store_file_bytes(self->store),
                                         .state_bytes = sw_plan_optimizer_bytes(self->plan, grains),
                                         .state_host_bytes = sw_plan_optimizer_bytes(self->plan, on_host),

@@ -6,6 +6,7 @@
 #include "core/size.h"
 #include "library/library_private.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -133,8 +134,10 @@ static json_t *describe(const spillway *self, const struct store_record *record)
     int64_t *at = calloc((size_t)self->tensor_count, sizeof *at);
     json_t *tensors = json_array(), *object = NULL;
     if (at != NULL && tensors != NULL && list_tensors(self, tensors, at))
-        object = json_pack("{s:i, s:s, s:s, s:b, s:O}", "version", RECORD_VERSION, "id", record->id, "state",
-                           sw_optimizer_format_name(record->state), "started", record->started, "tensors", tensors);
+        object =
+            json_pack("{s:i, s:s, s:i, s:s, s:i, s:s, s:b, s:O}", "version", RECORD_VERSION, "id", record->set.id,
+                      "ranks", record->set.ranks, "orphan", record->orphan.id, "orphan_ranks", record->orphan.ranks,
+                      "state", sw_optimizer_format_name(record->state), "started", record->started, "tensors", tensors);
     json_decref(tensors);
     free(at);
     return object;
@@ -250,7 +253,16 @@ static sw_status read_members(const spillway *self, const json_t *object, struct
     if (version < 1 || id == NULL || strlen(id) != SW_STORE_ID_CHARS - 1 || state == NULL ||
         format == SW_OPTIMIZER_FORMATS || !json_is_array(json_object_get(object, "tensors")))
         return sw_fail(SW_ERR_CORRUPT, "tensors.json in %s lacks a member, or has one of another kind", self->folder);
-    snprintf(out->id, sizeof out->id, "%s", id);
+    snprintf(out->set.id, sizeof out->set.id, "%s", id);
+    /* A store without these members is of one process. */
+    const char *orphan = json_string_value(json_object_get(object, "orphan"));
+    const int64_t ranks = json_integer_value(json_object_get(object, "ranks")),
+                  orphan_ranks = json_integer_value(json_object_get(object, "orphan_ranks"));
+    out->set.ranks = ranks >= 1 && ranks <= INT_MAX ? (int)ranks : 1;
+    if (orphan != NULL && strlen(orphan) == SW_STORE_ID_CHARS - 1 && orphan_ranks >= 1 && orphan_ranks <= INT_MAX) {
+        snprintf(out->orphan.id, sizeof out->orphan.id, "%s", orphan);
+        out->orphan.ranks = (int)orphan_ranks;
+    }
     out->state = (sw_optimizer_format)format;
     out->started = json_is_true(json_object_get(object, "started"));
     return SW_OK;

@@ -153,6 +153,28 @@ sw_status sw_library_fill(void *context, int64_t unit, int64_t first, int64_t co
     return SW_OK;
 }
 
+int64_t sw_library_pack(const spillway *self, int64_t unit, int64_t first, int64_t count, char *out) {
+    int64_t position = sw_library_first_run(self, unit, first), bytes = 0;
+    for (struct library_run run; sw_library_run_at(self, unit, position, first, count, &run); position++) {
+        const int64_t run_bytes = run.count * sw_dtype_bytes(run.tensor->type);
+        if (out != NULL)
+            memcpy(out + bytes, element(run.tensor->weights, run.tensor->type, run.from), (size_t)run_bytes);
+        bytes += run_bytes;
+    }
+    return bytes;
+}
+
+int64_t sw_library_unpack(const spillway *self, int64_t unit, int64_t first, int64_t count, const char *from) {
+    int64_t position = sw_library_first_run(self, unit, first), bytes = 0;
+    for (struct library_run run; sw_library_run_at(self, unit, position, first, count, &run); position++) {
+        const int64_t run_bytes = run.count * sw_dtype_bytes(run.tensor->type);
+        memcpy((char *)run.tensor->weights + run.from * sw_dtype_bytes(run.tensor->type), from + bytes,
+               (size_t)run_bytes);
+        bytes += run_bytes;
+    }
+    return bytes;
+}
+
 static sw_status add(spillway *self, struct tensor *tensor, sw_dtype type, const void *gradient) {
     float *wide = self->sums;
     if (tensor->gradient == NULL)

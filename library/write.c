@@ -116,6 +116,11 @@ static sw_status replace(spillway *self, const struct spillway_state *state, str
 static sw_status write_state(spillway *self, const struct spillway_state *given, bool *begun) {
     struct spillway_state state = SPILLWAY_STATE_INIT;
     SW_TRY(sw_library_begin(self, true));
+    if (self->ranks > 1)
+        return sw_fail(SW_ERR_ARG,
+                       "%d processes share %s: open it by one of them alone to replace its state, which all may "
+                       "open then",
+                       self->ranks, self->folder);
     SW_TRY(sw_library_finish(self));
     SW_TRY(sw_library_take_struct(&state, sizeof state, given, "the state", "SPILLWAY_STATE_INIT"));
     SW_TRY(check_steps(self, &state));

@@ -34,6 +34,20 @@ enum {
 /* Opens the comm, once per rank and on all ranks. A single process (no launcher, or a job of one rank) touches neither
  * MPI nor the network. */
 sw_status sw_comm_open(struct sw_comm **out);
+
+/* Processes of a program that is not spillway, which moves bytes between them by a function of its own. */
+struct sw_comm_caller {
+    int rank, ranks;
+    /* Copies every rank's part to every rank: rank r's is data[bounds[r]] to data[bounds[r + 1]], and this rank's own
+     * is there. Each rank calls it with the same bounds. Returns 0, or anything else for a failure. */
+    int (*gather)(void *context, void *data, const uint64_t *bounds);
+    void *context;
+};
+/* Opens the comm over such processes, whatever started them, and treats them as ranks of one machine. Only
+ * sw_comm_all_gather and the calls below it that exchange host memory are possible. */
+sw_status sw_comm_open_caller(const struct sw_comm_caller *caller, struct sw_comm **out);
+/* Returns the bytes of memory that such a comm takes for what passes. */
+int64_t sw_comm_caller_bytes(int ranks);
 /* Runs `run` on `ranks` threads, each of which is a rank of one job, and returns once all have returned. In such a
  * thread, sw_comm_open opens the comm of its rank. Fails if a thread cannot be started. */
 sw_status sw_comm_run_threads(int ranks, void (*run)(void *context, int rank), void *context);

@@ -255,23 +255,48 @@ static sw_status find_machines(struct sw_comm *comm) {
     return status;
 }
 
-sw_status sw_comm_open(struct sw_comm **out) {
+/* caller: NULL for a launcher's ranks, threads, or a rank alone. */
+static sw_status open_over(struct sw_comm *comm, const struct sw_comm_caller *caller) {
+    comm->absent = -1;
+    comm->timeout_ns = FIRST_TIMEOUT_NS;
+    if (caller == NULL) {
+        SW_TRY(open_transport(comm));
+    } else {
+        comm->identity.rank = caller->rank;
+        comm->identity.ranks = caller->ranks;
+        SW_TRY(sw_comm_caller_open(caller, &comm->host, &comm->host_state));
+        comm->bulk = comm->host;
+        comm->bulk_state = comm->host_state;
+    }
+    SW_TRY(take_memory(comm));
+    return find_machines(comm);
+}
+
+static sw_status open_comm(const struct sw_comm_caller *caller, struct sw_comm **out) {
     struct sw_comm *comm = calloc(1, sizeof *comm);
     if (comm == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the ranks' requests");
-    sw_status status;
-    comm->absent = -1;
-    comm->timeout_ns = FIRST_TIMEOUT_NS;
-    SW_TRY_GOTO(open_transport(comm), failed);
-    SW_TRY_GOTO(take_memory(comm), failed);
-    SW_TRY_GOTO(find_machines(comm), failed);
-    sw_log_set_rank(comm->identity.rank);
-    *out = comm;
-    return SW_OK;
-failed:
-    comm->failed = status;
-    sw_comm_close(comm);
+    const sw_status status = open_over(comm, caller);
+    if (status == SW_OK) {
+        *out = comm;
+    } else {
+        comm->failed = status;
+        sw_comm_close(comm);
+    }
     return status;
+}
+
+sw_status sw_comm_open(struct sw_comm **out) {
+    SW_TRY(open_comm(NULL, out));
+    sw_log_set_rank((*out)->identity.rank);
+    return SW_OK;
+}
+
+/* A gather over several machines would have two levels, whose rounds are not gathers over all ranks. */
+sw_status sw_comm_open_caller(const struct sw_comm_caller *caller, struct sw_comm **out) {
+    SW_TRY(open_comm(caller, out));
+    sw_comm_set_node_ranks(*out, caller->ranks);
+    return SW_OK;
 }
 
 void sw_comm_close(struct sw_comm *comm) {

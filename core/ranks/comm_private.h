@@ -64,6 +64,9 @@ struct sw_comm_transport {
 bool sw_comm_threads_open(int *out_rank, int *out_ranks, const struct sw_comm_transport **out, void **out_state);
 /* Initialises MPI and fills in who is who. SW_ERR_UNSUPPORTED: built without MPI. */
 sw_status sw_comm_mpi_open(int *out_rank, int *out_ranks, const struct sw_comm_transport **out, void **out_state);
+/* Opens the transport of sw_comm_open_caller. */
+sw_status sw_comm_caller_open(const struct sw_comm_caller *caller, const struct sw_comm_transport **out,
+                              void **out_state);
 /* `id` starts as zeros; on rank 0 it becomes what the others need. All ranks then call open with rank 0's. */
 enum { SW_COMM_NCCL_ID_BYTES = 128 };
 sw_status sw_comm_nccl_id(void *id);

@@ -643,10 +643,11 @@ static sw_status lay_all(struct layout *layout) {
         lay_passes(layout);
     if (plan->spec.train) {
         lay_gradients(layout);
-        if (!plan->spec.update_only)
-            lay_accumulators(layout);
         lay_sums(layout);
-        lay_exchange(layout);
+        if (!plan->spec.update_only) {
+            lay_accumulators(layout);
+            lay_exchange(layout);
+        }
     }
     lay_ranks(layout);
     lay_rings(layout);

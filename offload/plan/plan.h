@@ -253,7 +253,8 @@ struct sw_plan_spec {
     bool train;       /* false: weights only, programs loss and logits */
     /* The caller has the weights and the gradients: the plan keeps neither and has no passes. Its training steps are
      * SW_PROGRAM_START, which takes the gradients for their norm, and SW_PROGRAM_FLUSH_UPDATE, which takes them chunk
-     * by chunk, updates on the host, and gives the new weights back. For a rank alone; units may be fewer than 3. */
+     * by chunk, updates on the host, and gives the new weights back. Units may be fewer than 3. Of several ranks, in
+     * stage SW_ZERO_WEIGHTS, each takes and gives its shard, and the caller exchanges gradients and weights. */
     bool update_only;
     bool scratch_store; /* without training: weights may live on NVMe, in a store that holds nothing else */
     int64_t micro_batches;

@@ -127,8 +127,9 @@ sw_status sw_plan_outline(const struct sw_plan_spec *spec, struct sw_plan **out)
     assert(!spec->units->fp8 || spec->gather == SW_QUANT_NONE);
     assert(spec->micro_batches >= 1 && spec->chunk_grains >= 1 && spec->ring_chunks >= 1);
     assert(spec->update_only || (spec->units->count >= 3 && !spec->cost[1].shares_input));
-    assert(!spec->update_only || (spec->train && spec->ranks <= 1 && spec->tensor.ranks <= 1 &&
-                                  spec->experts.ranks <= 1 && spec->update_on_device == NULL));
+    assert(!spec->update_only ||
+           (spec->train && (spec->ranks <= 1 || spec->zero == SW_ZERO_WEIGHTS) && spec->tensor.ranks <= 1 &&
+            spec->experts.ranks <= 1 && spec->update_on_device == NULL));
     assert(spec->group >= 1 && spec->unit_slots >= 2 && spec->unit_slots <= UNIT_SLOTS_MAX);
     if (!spec->train && !spec->scratch_store && !spec->place.automatic[SW_WEIGHTS] &&
         spec->place.share[SW_WEIGHTS][SW_NVME] > 0.0)

@@ -61,6 +61,8 @@ static void emit_train(struct sw_builder *b, struct sw_group *group, sw_waiting 
     const int64_t micros = b->plan->spec.micro_batches;
     if (b->plan->spec.update_only) {
         sw_build_sums_of_caller(b);
+        if (sw_plan_job_ranks(b->plan) > 1)
+            sw_build_exchange_summary(b, true);
         sw_build_norm(b);
         return;
     }

@@ -14,12 +14,17 @@ ORDER = os.path.join(BUNDLED, "order.txt")
 OK, ERROR_ARGUMENT = 0, -1
 
 
+# int gather(void *context, void *data, const uint64_t *bounds)
+GATHER = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, POINTER(c_uint64))
+
+
 class Options(ctypes.Structure):
     """struct spillway_options"""
 
     _fields_ = [("size", c_size_t), ("store", c_char_p), ("host_memory_bytes", c_uint64), ("state", c_int),
                 ("threads", c_int), ("save_every", c_int64), ("accumulate", c_int), ("zero_missing_gradients", c_int),
-                ("allow_buffered", c_int)]
+                ("allow_buffered", c_int), ("rank", c_int), ("ranks", c_int), ("gather", GATHER),
+                ("gather_context", c_void_p)]
 
 
 class Tensor(ctypes.Structure):

@@ -97,18 +97,23 @@ static inline double reference_step(struct reference *r, const struct model *m, 
     return norm;
 }
 
-/* Compares a part of the state of all tensors, bit by bit. */
+/* Compares a part of a tensor's state, bit by bit. */
+static inline void expect_part(const struct reference *r, const struct model *m, int t, int part, const float *got) {
+    for (int64_t i = 0; i < m->count[t]; i++) {
+        const int64_t at = r->offset[t] + i, grain = at / SW_GRAIN_ELEMS;
+        const float *record = r->records + grain * STATE_PARTS * SW_GRAIN_ELEMS;
+        if (memcmp(&got[i], &record[part * SW_GRAIN_ELEMS + at % SW_GRAIN_ELEMS], sizeof *got) != 0)
+            fail_msg("part %d of '%s' differs at element %lld", part, m->name[t], (long long)i);
+    }
+}
+
+/* Does so for all tensors, as the library reads them. */
 static inline void expect_state(const struct reference *r, const struct model *m, spillway *self, int part) {
     for (int t = 0; t < TENSORS; t++) {
         float *got = calloc((size_t)m->count[t], sizeof *got);
         assert_non_null(got);
         library_must(spillway_read(self, t, part, 0, m->count[t], got), self, "read");
-        for (int64_t i = 0; i < m->count[t]; i++) {
-            const int64_t at = r->offset[t] + i, grain = at / SW_GRAIN_ELEMS;
-            const float *record = r->records + grain * STATE_PARTS * SW_GRAIN_ELEMS;
-            if (memcmp(&got[i], &record[part * SW_GRAIN_ELEMS + at % SW_GRAIN_ELEMS], sizeof *got) != 0)
-                fail_msg("part %d of '%s' differs at element %lld", part, m->name[t], (long long)i);
-        }
+        expect_part(r, m, t, part, got);
         free(got);
     }
 }
