@@ -27,7 +27,7 @@ BUDGETS = {
     "kernels/kernels_grouped_gemm": 10, "kernels/kernels_self_test": 15, "kernels/kernels_self_test_ptx": 40,
     "kernels/ptx_planted": 30, "library/crash": 10, "library/package": 20, "library/processes": 15, "library/torch_adamw": 90,
     "library/torch_hazards": 20, "library/torch_kills": 30, "library/torch_modules": 30, "library/torch_offload": 40,
-    "library/torch_overlap": 15, "library/torch_state": 10, "library/trainers": 30,
+    "library/torch_overlap": 15, "library/torch_processes": 60, "library/torch_state": 10, "library/trainers": 30,
     "model/cuda_head": 10, "model/tensor": 10, "offload/budgets": 15, "offload/engine": 15, "offload/mutations": 10,
     "offload/plan": 15, "offload/search": 40, "offload/shards": 15, "parity/cuda_models": 15, "parity/models": 25,
     "parity/update_golden": 15, "run/rank_stores": 45, "structure/cuda_build": 10,

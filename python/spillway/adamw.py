@@ -44,6 +44,16 @@ def _hand_over(owner: weakref.ref[AdamW], parameter: torch.Tensor) -> None:
         parameter.grad = None
 
 
+def _shared_by(process_group: Any) -> dict[str, Any]:
+    """Returns the options of a store by which the processes of a group share it."""
+    if process_group is None:
+        return {}
+    from spillway.gather import gather_over
+
+    rank, ranks, gather = gather_over(process_group)
+    return {"rank": rank, "ranks": ranks, "gather": gather}
+
+
 class AdamW(torch.optim.Optimizer):
     """AdamW (Loshchilov & Hutter, arXiv 1711.05101) as torch.optim.AdamW defines it, on parameters in CPU memory. Master
     weights in fp32 and the moments live in host memory, as far as `host_memory` allows, and on the drive of `store`.
@@ -60,7 +70,7 @@ class AdamW(torch.optim.Optimizer):
                  eps: float = 1e-8, weight_decay: float = 1e-2, *, store: str | os.PathLike[str], host_memory: int | str,
                  state: str = "fp32", clip: float | None = None, save_every: int = 1, missing: str = "error",
                  threads: int = 0, allow_buffered: bool = False, full_state_dict: bool = False,
-                 overlap: torch.nn.Module | None = None) -> None:
+                 overlap: torch.nn.Module | None = None, process_group: Any = None) -> None:
         """
         Args:
             params: as of torch.optim.AdamW; `model.named_parameters()` gives the tensors of the store their names, by
@@ -78,6 +88,9 @@ class AdamW(torch.optim.Optimizer):
                 or a part of it, reads it as its attribute. Call `wait` before parameters are read in another way.
             full_state_dict: `state_dict()` holds the state itself, as `state_dict(full=True)` does. Trainers that keep
                 several checkpoints, or go back to one after later steps were committed, need it.
+            process_group: a group of torch.distributed whose processes share the store, each with a part of the state. All
+                have the same gradients, as DistributedDataParallel makes them, and call `step`, `wait`, `save`, `usage` and
+                `read_state` together.
         """
         if missing not in ("error", "zero"):
             raise ValueError(f"missing={missing!r} is neither 'error' nor 'zero'")
@@ -103,7 +116,7 @@ class AdamW(torch.optim.Optimizer):
                                     for parameter in group["params"] if parameter.requires_grad})
         opened = Store(store, host_memory=host_memory, state=state, threads=threads, save_every=save_every,
                        accumulate=self._offloaded is not None, zero_missing_gradients=missing == "zero",
-                       allow_buffered=allow_buffered)
+                       allow_buffered=allow_buffered, **_shared_by(process_group))
         try:
             if self._offloaded is not None:
                 opened.use_stream(self._offloaded._stream.handle)
@@ -142,6 +155,9 @@ class AdamW(torch.optim.Optimizer):
 
     @staticmethod
     def _add(store: Store, name: str, parameter: torch.Tensor) -> int:
+        if hasattr(parameter, "to_local"):
+            raise ValueError(f"the parameter '{name}' is a DTensor, of which each process has a part (FSDP2): this version "
+                             "takes whole parameters, as DistributedDataParallel has them")
         if parameter.device.type != "cpu":
             raise ValueError(f"the parameter '{name}' is on {parameter.device}: this version takes parameters in CPU memory")
         if parameter.dtype not in _DTYPES:

@@ -8,7 +8,8 @@ import os
 import re
 import threading
 import weakref
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from spillway import _library
 
@@ -31,14 +32,15 @@ class StoreArgumentError(StoreError, ValueError):
     """An argument is wrong, or the tensors are not those of the store. Nothing has changed."""
 
 
-def check_status(status: int, handle: ctypes.c_void_p | None = None) -> None:
-    """Raises the error of a call of the library that returned this status; handle: a store's."""
+def check_status(status: int, handle: ctypes.c_void_p | None = None, cause: BaseException | None = None) -> None:
+    """Raises the error of a call of the library that returned this status; handle: a store's; cause: what its callback
+    raised."""
     if status == _library.OK:
         return
     library = _library.load()
     message = library.spillway_error(handle).decode("utf-8", "replace")
     kind = StoreArgumentError if status == _library.ERROR_ARGUMENT else StoreError
-    raise kind(message, library.spillway_status_name(status).decode())
+    raise kind(message, library.spillway_status_name(status).decode()) from cause
 
 
 class StepResult(NamedTuple):
@@ -78,8 +80,9 @@ def parse_size(size: int | str) -> int:
     return int(float(found[1]) * _UNITS[found[2]])
 
 
-def _close(handle: ctypes.c_void_p, lock: threading.RLock, owner: int) -> None:
-    """Closes a handle once no other thread is in a call with it: an interpreter may end while a thread is within a step."""
+def _close(handle: ctypes.c_void_p, lock: threading.RLock, owner: int, _gather: object) -> None:
+    """Closes a handle, for which the library may call `gather` a last time, once no other thread is in a call with it: an
+    interpreter may end while a thread is within a step."""
     if os.getpid() == owner:
         with lock:
             _library.load().spillway_close(handle)
@@ -104,7 +107,8 @@ class Store:
 
     def __init__(self, folder: str | os.PathLike[str], *, host_memory: int | str, state: str = "fp32", threads: int = 0,
                  save_every: int = 1, accumulate: bool = False, zero_missing_gradients: bool = False,
-                 allow_buffered: bool = False) -> None:
+                 allow_buffered: bool = False, rank: int = 0, ranks: int = 1,
+                 gather: Callable[[int, list[int]], None] | None = None) -> None:
         """
         Args:
             folder: made if it is missing; its parent exists.
@@ -115,11 +119,17 @@ class Store:
             accumulate: gradients may be added up by `gradient(..., add=True)`.
             zero_missing_gradients: a tensor without a gradient has one of zeros, instead of being refused.
             allow_buffered: accept a file system without direct I/O.
+            rank, ranks: the number of this process among those that share the store, and their number.
+            gather: for several processes: copies each one's part of some bytes to all of them. It gets the address of the
+                bytes and bounds: process r's part is bytes bounds[r] to bounds[r + 1]. Any thread may call it.
         """
         self._library = _library.load()
+        # The library calls it as long as the handle lives.
+        self._gather = _library.GATHER(self._gathered_by(gather, ranks)) if gather is not None else _library.GATHER()
+        self._gather_error: BaseException | None = None
         options = _library.Options(ctypes.sizeof(_library.Options), os.fsencode(folder), parse_size(host_memory),
                                    _named(STATES, state, "a format of state"), threads, save_every, accumulate,
-                                   zero_missing_gradients, allow_buffered)
+                                   zero_missing_gradients, allow_buffered, rank, ranks, self._gather)
         handle = ctypes.c_void_p()
         self._handle: ctypes.c_void_p | None = None
         self._check(self._library.spillway_create(options, handle))
@@ -128,7 +138,22 @@ class Store:
         self._handle = handle
         self._lock, self._owner = threading.RLock(), os.getpid()
         # At the latest at the end of the interpreter.
-        self._finalizer = weakref.finalize(self, _close, handle, self._lock, self._owner)
+        self._finalizer = weakref.finalize(self, _close, handle, self._lock, self._owner, self._gather)
+
+    def _gathered_by(self, gather: Callable[[int, list[int]], None], ranks: int) -> Callable[[int, int, Any], int]:
+        """Returns the function as the library calls it. The finalizer must not keep the store alive, so nor does this."""
+        store = weakref.ref(self)
+
+        def call(_: int, address: int, bounds: Any) -> int:
+            try:
+                gather(address, bounds[:ranks + 1])
+            except BaseException as error:  # an exception cannot pass through the library
+                alive = store()
+                if alive is not None:
+                    alive._gather_error = error
+                return 1
+            return 0
+        return call
 
     def __enter__(self) -> Store:
         return self
@@ -140,7 +165,7 @@ class Store:
         raise TypeError("a store is open in this process and cannot be copied or pickled")
 
     def _check(self, status: int) -> None:
-        check_status(status, self._handle)
+        check_status(status, self._handle, self._gather_error)
 
     def _turn(self) -> contextlib.AbstractContextManager[object]:
         """Returns the lock of calls. In a forked child, which the library refuses, another thread of the parent may hold it for

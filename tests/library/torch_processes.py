@@ -1,0 +1,67 @@
+"""Processes that share the store of spillway.AdamW by torch.distributed. Needs PyTorch."""
+
+import os
+import subprocess
+import sys
+
+from torch_support import SEED, needs, script_test, spillway, torch
+
+
+def train_shared(folder, rank, ranks, steps):
+    """All processes have the same batches. The mean of 2 or 4 equal gradients is one of them, bit by bit."""
+    torch.manual_seed(SEED + int(rank))
+    torch.set_num_threads(1)
+    rank, ranks, module = int(rank), int(ranks), torch.nn.Sequential(torch.nn.Linear(1000, 1300), torch.nn.Tanh(),
+                                                                     torch.nn.Linear(1300, 7))
+    options = {"lr": 1e-2, "store": os.path.join(folder, "store"), "host_memory": "64MiB", "clip": 0.1, "threads": 1,
+               "allow_buffered": True}
+    model = module
+    if ranks > 1:
+        import torch.distributed as dist
+        dist.init_process_group("gloo", init_method=f"file://{folder}/meeting{steps}", rank=rank, world_size=ranks)
+        model = torch.nn.parallel.DistributedDataParallel(module)
+        options["process_group"] = dist.group.WORLD
+    optimizer = spillway.AdamW(module.named_parameters(), overlap=module if ranks == 2 else None, **options)
+    while optimizer.last_step < int(steps):
+        inputs = torch.randn(4, 1000, generator=torch.Generator().manual_seed(optimizer.last_step))
+        optimizer.zero_grad()
+        model(inputs).pow(2).mean().backward()
+        optimizer.step()
+    optimizer.save()
+    torch.save({"norm": optimizer.last_result.grad_norm, "moment": optimizer.read_state(module[0].weight)["exp_avg"],
+                **module.state_dict()}, os.path.join(folder, f"weights{rank}"))
+    optimizer.close()
+    if ranks > 1:
+        dist.destroy_process_group()
+
+
+def run_shared(folder, ranks, steps):
+    """Returns what the processes end with."""
+    os.makedirs(folder, exist_ok=True)
+    command = [sys.executable, "-B", os.path.abspath(__file__), os.environ["SPILLWAY_LIBRARY"], folder]
+    processes = [subprocess.Popen([*command, str(rank), str(ranks), str(steps)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                  text=True) for rank in range(ranks)]
+    output = [process.communicate()[0] for process in processes]
+    if any(process.returncode != 0 for process in processes):
+        raise AssertionError("\n".join(text[-800:] for text in output))
+    return [torch.load(os.path.join(folder, f"weights{rank}")) for rank in range(ranks)]
+
+
+@needs("torch")
+def processes_share_a_store(folder):
+    """Two processes, then four, and then one, end where one does alone."""
+    wanted = run_shared(os.path.join(folder, "alone"), 1, 6)[0]
+    shared = os.path.join(folder, "shared")
+    run_shared(shared, 2, 3)
+    parts = sorted(name for name in os.listdir(os.path.join(shared, "store")) if name.startswith("rank"))
+    problems = [] if parts == ["rank-0-of-2", "rank-1-of-2"] else [f"the store has {parts}"]
+    found = [*run_shared(shared, 4, 5), *run_shared(shared, 1, 6)]
+    if found[0]["norm"] != found[3]["norm"] or any(not torch.equal(found[0][name], found[1][name]) for name in wanted if name != "norm"):
+        problems.append("the processes differ from each other")
+    return problems + [f"{name} differs" for name in wanted if name != "norm" and not torch.equal(wanted[name], found[4][name])]
+
+
+if len(sys.argv) > 2:
+    train_shared(*sys.argv[2:])
+else:
+    script_test.run(processes_share_a_store)
