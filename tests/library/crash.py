@@ -3,6 +3,7 @@ the weights of one that was left alone."""
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -11,7 +12,7 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "structure"))
 import script_test  # noqa: E402
 
-PROGRAM, LAYERS = sys.argv[1:]
+PROGRAM, LAYERS, PROCESSES = sys.argv[1:]
 STEPS, KILLS, SEED = 60, 24, 7
 
 
@@ -79,4 +80,37 @@ def while_steps_overlap():
     return resumes_at_the_last_committed_step(LAYERS, 8, True)
 
 
-script_test.run(in_host_memory, on_the_drive, while_steps_overlap)
+def start_processes(folder, processes):
+    return subprocess.Popen([PROCESSES, os.path.join(folder, "store"), str(STEPS), str(processes), os.path.join(folder, "weights")],
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+
+
+def processes_whose_number_changes():
+    """Each start has another number of processes, so that kills also meet the change of a store from one number to another."""
+    problems, committed, killed, source = [], 0, 0, random.Random(SEED)
+    with tempfile.TemporaryDirectory() as alone, tempfile.TemporaryDirectory() as together:
+        began = time.monotonic()
+        start_processes(alone, 1).communicate()
+        seconds = max(0.2, time.monotonic() - began) / 2
+        while not problems:
+            numbers = (2, 3, 1)[killed % 3]
+            job = start_processes(together, numbers)
+            if killed < KILLS:
+                time.sleep(source.random() * seconds)
+                os.killpg(job.pid, signal.SIGKILL)
+                killed += 1
+            lines = job.communicate()[0].splitlines()
+            begun = [line for line in lines if line.startswith("from step ")]
+            if begun and step_of(begun[0]) < committed:
+                problems.append(f"step {committed} was committed, and the next processes began at {step_of(begun[0])}")
+            committed = max([committed, *(step_of(line) for line in lines if line.endswith(" committed"))])
+            if job.returncode == 0:
+                break
+            if job.returncode != -9:
+                problems.append(f"exit status {job.returncode} of {numbers} processes: {lines[-3:]}")
+        if not problems and weights_of(together) != numbers * weights_of(alone):
+            problems.append("the weights differ from those of a process that was left alone")
+    return problems
+
+
+script_test.run(in_host_memory, on_the_drive, while_steps_overlap, processes_whose_number_changes)
