@@ -17,10 +17,10 @@
  * With `accumulate` it also takes 4 bytes for each parameter, within the same budget. spillway_usage tells.
  *
  * Durability. The store's folder holds "store.spillway" (two generations of all optimizer state), "tensors.json" (what
- * was registered) and "store.lock". If the whole state is on the drive, each step is committed before spillway_step
- * returns; else each `save_every` steps, and by spillway_save. After a crash, at any instant, spillway_open resumes at
- * the last committed step and writes its weights to the caller's tensors. File space is reserved at creation, so a step
- * never finds the disk full.
+ * was registered) and "store.lock"; of several processes each has its "store.spillway" in a folder "rank-R-of-N". If
+ * the whole state is on the drive, each step is committed before spillway_step returns; else each `save_every` steps,
+ * and by spillway_save. After a crash, at any instant, spillway_open resumes at the last committed step and writes its
+ * weights to the caller's tensors. File space is reserved at creation, so a step never finds the disk full.
  *
  * Errors. Functions return SPILLWAY_OK or a negative status; spillway_error gives the reason in a sentence. The library
  * never ends the process, installs no signal handlers, and prints nothing. After an error of an open
@@ -36,11 +36,12 @@
  * and gets the new weights of the others. Each hands in the same gradients, averaged over the processes, as data
  * parallel training has them. `gather` is all that the library needs of them: MPI_Allgatherv, or an all-gather of
  * torch.distributed or NCCL. All processes give the same options but for `rank`, see the same folder, register the same
- * tensors, and make the same calls in the same order: spillway_open, each step and wait, spillway_save and
- * spillway_read. The library calls `gather` by one thread at a time, which may be one of its own, and then also while
- * the caller computes after spillway_step_start: a communicator of its own keeps it apart from the caller's. The bits
- * do not depend on the number of processes, and another number of them may open the store. When a process fails, the
- * others wait in `gather` until that fails, so it has a timeout, or whoever started the processes ends them.
+ * tensors, and make the same calls in the same order: spillway_open, each step and wait, spillway_save,
+ * spillway_read, and spillway_close while a step runs. The library calls `gather` by one thread at a time, which may be
+ * one of its own, and then also while the caller computes after spillway_step_start: a communicator of its own keeps it
+ * apart from the caller's. The bits do not depend on the number of processes, and another number of them may open the
+ * store. When a process fails, the others wait in `gather` until that fails, so it has a timeout, or whoever started
+ * the processes ends them.
  *
  * ABI. Names and numbers of this header stay as they are within soname version 0. Structs begin with their size, set by
  * their SPILLWAY_..._INIT, and later versions append members, for which 0 means what this version does. So programs and

@@ -226,15 +226,17 @@ static sw_status run_step(spillway *self, const struct spillway_rates *given, st
     struct spillway_rates rates = SPILLWAY_RATES_INIT;
     SW_TRY(sw_library_begin(self, true));
     SW_TRY(check_result(out));
-    SW_TRY(sw_library_take_struct(&rates, sizeof rates, given, "the rates", "SPILLWAY_RATES_INIT"));
-    const char *note = rates.note != NULL ? rates.note : "";
     if (!whole && self->weights_stream != NULL)
         return sw_fail(SW_ERR_ARG,
                        "the weights of %s stream, so a step ends before the call returns: use spillway_step",
                        self->folder);
     SW_TRY(sw_library_finish(self));
-    SW_TRY(sw_library_agree(self, check_step(self, &rates, note, text), "step"));
-    sw_status status = start_update(self, &rates, note, text);
+    sw_status status = sw_library_take_struct(&rates, sizeof rates, given, "the rates", "SPILLWAY_RATES_INIT");
+    const char *note = status == SW_OK && rates.note != NULL ? rates.note : "";
+    if (status == SW_OK)
+        status = check_step(self, &rates, note, text);
+    SW_TRY(sw_library_agree(self, status, "step"));
+    status = start_update(self, &rates, note, text);
     if (status == SW_OK && whole)
         status = sw_library_finish(self);
     self->failed |= status != SW_OK;
