@@ -153,7 +153,7 @@ static void access_grains(struct sw_builder *b, bool write, int32_t slot, struct
                (struct extent){first * grain_bytes, at.grains * grain_bytes});
 }
 
-void sw_build_access(struct sw_builder *b, bool write, const struct sw_operand *place, const struct sw_what *what) {
+void sw_build_any_access(struct sw_builder *b, bool write, const struct sw_operand *place, const struct sw_what *what) {
     if (b->status != SW_OK || b->enough)
         return;
     const struct sw_op *op = &b->program->op[b->program->op_count - 1];

@@ -90,9 +90,26 @@ void sw_build_pass_accesses(struct sw_builder *b);
  */
 struct sw_op *sw_build_op(struct sw_builder *b, sw_op_kind kind, int64_t unit, int64_t micro);
 struct sw_op *sw_build_chunk_op(struct sw_builder *b, sw_op_kind kind, const struct sw_chunk *chunk);
-/* Adds an access to the last op: to one piece, or to the pieces that hold these grains of a unit's state. A search
- * makes millions of accesses, so those that the callers spell out are handed on by address. */
-void sw_build_access(struct sw_builder *b, bool write, const struct sw_operand *place, const struct sw_what *what);
+/* Adds an access to the last op: to one piece, or to those that hold the op's grains. */
+void sw_build_any_access(struct sw_builder *b, bool write, const struct sw_operand *place, const struct sw_what *what);
+/* As sw_build_any_access, inline for accesses to one piece that hazards alone get, which need no more of one than this:
+ * a search makes a hundred million of them. */
+static inline void sw_build_access(struct sw_builder *b, bool write, const struct sw_operand *place,
+                                   const struct sw_what *what) {
+    struct sw_program *program = b->program;
+    if (b->hazards == NULL || place->piece == SW_BY_GRAINS || b->status != SW_OK ||
+        program->access_count == b->access_capacity) {
+        sw_build_any_access(b, write, place, what);
+        return;
+    }
+    struct sw_access *access = &program->access[program->access_count++];
+    access->slot = place->slot;
+    access->first = (int32_t)place->piece;
+    access->count = 1;
+    access->write = write;
+    access->generation = what->generation;
+}
+/* Adds an access to the pieces that hold these grains of a unit's state. */
 void sw_build_access_grains(struct sw_builder *b, bool write, int32_t slot, struct sw_span at,
                             const struct sw_what *what);
 /* Adds to the last op that it reads, or writes, one piece. */

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 /* The share of a step that a change must save to be worth it: rates are not known more precisely. */
 #define SW_SEARCH_LEAST_SAVED 0.005
@@ -27,6 +28,13 @@ struct sw_seen {
     bool exact;
 };
 
+/* Outlines of candidates that were tried, by a hash of the candidate and of the chunk size, so that none is made twice:
+ * about half of all candidates come again, from other climbs. */
+struct outlined {
+    uint64_t candidate; /* 0: a free entry */
+    uint64_t plan;      /* hash of the outline; 0: it does not fit or wastes memory (wastes_memory) */
+};
+
 /* The search within one group size, that of the specification. */
 struct sw_search {
     struct sw_plan_spec spec; /* its update_on_device and rises are those of `next` */
@@ -37,6 +45,8 @@ struct sw_search {
     struct sw_plan *plan;     /* the cheapest so far of this climb; NULL: none yet */
     double best_s;
     struct sw_seen *seen;
+    struct outlined *outlined;
+    int64_t outlines; /* entries of `outlined` that are taken */
     int64_t tried, simulated, ops;
     int64_t usual_nvme_bytes; /* bytes on NVMe of the first plan tried; -1: none was tried yet */
     int64_t most_ops;         /* the search ends when it has simulated so many */
@@ -52,6 +62,8 @@ struct sw_climb {
 enum { OUTLINE_OPS = 8000, OUTLINE_UNIT_OPS = 40 };
 /* Prices that are remembered: more plans than a search tries. */
 enum { SEEN_CAPACITY = 8192, SEEN_MOST = SEEN_CAPACITY / 2 };
+/* Candidates that are remembered. */
+enum { OUTLINED_CAPACITY = 16384, OUTLINED_MOST = OUTLINED_CAPACITY / 2 };
 
 bool sw_plan_has_update_choice(const struct sw_plan *plan) {
     bool any = false;
@@ -94,7 +106,8 @@ static sw_status search_begin(const struct sw_plan_spec *spec, const struct sw_r
     SW_TRY(begin_candidate(spec->units->count, &s->next));
     SW_TRY(begin_candidate(spec->units->count, &s->best));
     s->seen = calloc(SEEN_CAPACITY, sizeof *s->seen);
-    if (s->seen == NULL)
+    s->outlined = calloc(OUTLINED_CAPACITY, sizeof *s->outlined);
+    if (s->seen == NULL || s->outlined == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to price a plan");
     if (spec->update_on_device != NULL)
         memcpy(s->next.streams, spec->update_on_device, (size_t)spec->units->count * sizeof *s->next.streams);
@@ -110,6 +123,7 @@ static void search_end(struct sw_search *s) {
     free(s->next.streams);
     free(s->best.streams);
     free(s->seen);
+    free(s->outlined);
     sw_layout_peaks_destroy(s->spec.peaks);
 }
 
@@ -135,9 +149,9 @@ static sw_status price(struct sw_search *s, const struct sw_plan *plan, bool alw
     return SW_OK;
 }
 
-/* Prices a plan, or finds its price if it was tried before. */
-static sw_status find_price(struct sw_search *s, const struct sw_plan *plan, bool always, double *out_s) {
-    const uint64_t hash = sw_plan_hash(plan);
+/* Prices a plan of this hash, or finds its price if it was tried before. */
+static sw_status find_price(struct sw_search *s, const struct sw_plan *plan, uint64_t hash, bool always,
+                            double *out_s) {
     struct sw_seen *entry = entry_of(s, hash), none;
     if (entry == NULL)
         none = (struct sw_seen){0}, entry = &none;
@@ -168,19 +182,64 @@ static bool wastes_memory(struct sw_search *s, const struct sw_plan *plan) {
     return more > 0 && plan->tier_bytes[SW_HOST] + more <= plan->spec.budget_bytes[SW_HOST];
 }
 
+/* Returns a hash of `next` and of the chunk size; never 0. */
+static uint64_t hash_next(const struct sw_search *s) {
+    const size_t streams = (size_t)s->spec.units->count * sizeof *s->next.streams;
+    const uint64_t seed = XXH3_64bits_withSeed(&s->next.rises, sizeof s->next.rises, (uint64_t)s->spec.chunk_grains);
+    return XXH3_64bits_withSeed(s->next.streams, streams, seed) | 1;
+}
+
+/* Returns the entry of a candidate, which is free if it was not outlined yet. */
+static struct outlined *outline_of(const struct sw_search *s, uint64_t candidate) {
+    struct outlined *at = &s->outlined[candidate % OUTLINED_CAPACITY];
+    while (at->candidate != 0 && at->candidate != candidate)
+        at = at == &s->outlined[OUTLINED_CAPACITY - 1] ? s->outlined : at + 1;
+    return at;
+}
+
+/* Remembers the outline of a candidate. plan: as in struct outlined. */
+static void remember_outline(struct sw_search *s, uint64_t candidate, uint64_t plan) {
+    struct outlined *at = outline_of(s, candidate);
+    if (at->candidate == 0 && s->outlines < OUTLINED_MOST) {
+        *at = (struct outlined){.candidate = candidate, .plan = plan};
+        s->outlines++;
+    }
+}
+
+/* Tells whether `next` was tried before and what is remembered of it shows that it is not the cheapest; *out_s is then
+ * that which search_try returns. */
+static bool is_known_to_lose(struct sw_search *s, uint64_t candidate, bool always, double *out_s) {
+    const struct outlined *outlined = outline_of(s, candidate);
+    if (outlined->candidate == 0 || s->plan == NULL)
+        return false;
+    if (outlined->plan == 0)
+        return true;
+    const struct sw_seen *seen = entry_of(s, outlined->plan);
+    if (seen == NULL || seen->hash == 0 || !(seen->step_s >= s->best_s) || (always && !seen->exact))
+        return false;
+    *out_s = seen->exact ? seen->step_s : INFINITY;
+    return true;
+}
+
 /* Outlines and prices `next` and keeps it if it is the cheapest. *out_s is infinite if it does not fit, or, unless it
  * is to be priced `always`, if it cannot be the cheapest. */
 static sw_status search_try(struct sw_search *s, bool always, double *out_s) {
     struct sw_plan *plan;
+    const uint64_t candidate = hash_next(s);
     *out_s = INFINITY;
+    if (is_known_to_lose(s, candidate, always, out_s))
+        return SW_OK;
     sw_status status = sw_plan_outline(&s->spec, &plan);
     if (status == SW_ERR_BUDGET && s->plan != NULL) {
+        remember_outline(s, candidate, 0);
         sw_error_clear();
         return SW_OK;
     }
     SW_TRY(status);
-    if (!wastes_memory(s, plan))
-        status = find_price(s, plan, always, out_s);
+    const uint64_t hash = wastes_memory(s, plan) ? 0 : sw_plan_hash(plan);
+    remember_outline(s, candidate, hash);
+    if (hash != 0)
+        status = find_price(s, plan, hash, always, out_s);
     if (status == SW_OK && (s->plan == NULL || *out_s < s->best_s))
         keep(s, plan, *out_s);
     else
