@@ -4,8 +4,8 @@ budget, and lists those above it at the end: for whoever reads it, as slower mac
 # Tests that are not named here.
 USUAL_S = 5
 BUDGETS = {
-    "bench/papers": 45, "core/ranks": 30, "e2e/allocations": 10, "e2e/cli_adapters": 10, "e2e/cli_bad_stores": 10,
-    "e2e/cli_base": 15, "e2e/cli_base_format": 15, "e2e/cli_bench": 10, "e2e/cli_bench_io": 15,
+    "bench/papers": 45, "core/ranks": 20, "e2e/allocations": 10, "e2e/cli_adapters": 10, "e2e/cli_bad_stores": 10,
+    "e2e/cli_base": 15, "e2e/cli_base_format": 15, "e2e/cli_bench": 6, "e2e/cli_bench_io": 15,
     "e2e/cli_bench_step": 15, "e2e/cli_bench_zero": 35, "e2e/cli_bench_zero_tensor": 25, "e2e/cli_budgets": 10,
     "e2e/cli_cuda": 35, "e2e/cli_devices": 10, "e2e/cli_doctor": 10, "e2e/cli_dpo": 15, "e2e/cli_early_stop": 15,
     "e2e/cli_families": 12, "e2e/cli_file_systems": 15, "e2e/cli_fp8": 15, "e2e/cli_freeze": 15,
@@ -16,9 +16,9 @@ BUDGETS = {
     "e2e/cli_ranks_elastic": 10, "e2e/cli_ranks_experts": 80, "e2e/cli_ranks_killed": 35, "e2e/cli_ranks_nodes": 15,
     "e2e/cli_ranks_slow": 10, "e2e/cli_ranks_tensor": 55, "e2e/cli_ranks_training": 25, "e2e/cli_recipe": 10,
     "e2e/cli_removed": 10, "e2e/cli_report": 15, "e2e/cli_run_model": 10, "e2e/cli_runs": 20, "e2e/cli_samples": 20,
-    "e2e/cli_sizes": 45, "e2e/cli_stored": 15, "e2e/cli_tensor": 40, "e2e/cli_token_files": 10, "e2e/cli_tokenize": 35,
+    "e2e/cli_sizes": 30, "e2e/cli_stored": 15, "e2e/cli_tensor": 40, "e2e/cli_token_files": 10, "e2e/cli_tokenize": 35,
     "e2e/cli_update": 10, "e2e/cli_usage": 10, "e2e/cli_verify": 10, "e2e/crash": 15, "e2e/cuda_base_format": 25,
-    "e2e/cuda_documents": 10, "e2e/cuda_freeze": 10, "e2e/cuda_same_bits": 20, "e2e/cuda_tiled": 15, "e2e/docs": 70,
+    "e2e/cuda_documents": 10, "e2e/cuda_freeze": 10, "e2e/cuda_same_bits": 20, "e2e/cuda_tiled": 15, "e2e/docs": 45,
     "e2e/experts": 15, "e2e/faults": 50, "e2e/freeze": 10, "e2e/gpu_flow": 25, "e2e/memory": 30,
     "e2e/random_plans": 25, "e2e/ranks_bits": 50, "e2e/same_bits": 20, "fuzz/superblock": 10, "io/store_any_fault": 10,
     "io/store_power": 20, "io/store_ranks": 15, "kernels/kernels_attention": 25, "kernels/kernels_attention_ptx": 30,

@@ -10,6 +10,7 @@
 #include "kernels/device.h"
 #include "offload/simulate/measure.h"
 
+#include <assert.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -147,12 +148,20 @@ struct copy_bench {
     int64_t rounds_done;
 };
 
+static int64_t area_bytes(const struct copy_bench *bench) {
+    int64_t bytes = (int64_t)(sw_measure_share() * (double)AREA_BYTES);
+    for (int i = 0; i < bench->count; i++)
+        bytes = sw_max_i64(bytes, 2 * bench->rows[i].bytes);
+    return bytes;
+}
+
 static sw_status measure(struct copy_bench *bench, struct sw_bench_size_row *row) {
     const struct sw_measure_shape shape = {.type = SW_BF16, .chunk_grains = row->bytes / GRAIN_BYTES};
     const struct sw_bench_memory *memory = &bench->memory;
     const int64_t working_bytes = (int64_t)(sw_measure_share() * (double)WORKING_BYTES);
     const int64_t bytes = sw_max_i64(2, working_bytes / row->bytes) * row->bytes;
     struct sw_bench_rounds *out = &row->rounds;
+    assert(bytes <= area_bytes(bench));
     for (int i = 0; i < out->rounds; i++) {
         struct sw_rate upload, download;
         SW_TRY(sw_measure_copies(bench->devices.compute, &shape, &upload, &download));
@@ -164,13 +173,6 @@ static sw_status measure(struct copy_bench *bench, struct sw_bench_size_row *row
         SW_TRY(sw_long_work_at(&bench->progress, ++bench->rounds_done));
     }
     return SW_OK;
-}
-
-static int64_t area_bytes(const struct copy_bench *bench) {
-    int64_t bytes = (int64_t)(sw_measure_share() * (double)AREA_BYTES);
-    for (int i = 0; i < bench->count; i++)
-        bytes = sw_max_i64(bytes, 2 * bench->rows[i].bytes);
-    return bytes;
 }
 
 static sw_status measure_sizes(struct copy_bench *bench, const struct sw_bench_options *given) {

@@ -80,10 +80,10 @@ def report(*arguments, fields):
 
 
 def copies():
-    found, problems = report("copy", "--size", "64KiB", "1MiB", fields=COPY_FIELDS)
+    found, problems = report("copy", "--size", "64KiB", "4MiB", fields=COPY_FIELDS)
     if problems:
         return problems
-    if [size["bytes"] for size in found["sizes"]] != [65536, 1048576]:
+    if [size["bytes"] for size in found["sizes"]] != [65536, 4194304]:
         problems.append(f"the sizes are {found['sizes']}")
     for size in found["sizes"]:
         problems += wrong_fields("size", size, SIZE_FIELDS)

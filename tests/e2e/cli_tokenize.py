@@ -503,10 +503,10 @@ def stale_documents():
     return problems + ([] if program.run(*plain).code == 0 else ["the mask was removed, and the call fails"])
 
 
-def long_chats(name, first=0):
-    """Chats in several files, also packed ones, that take more than a second."""
+def long_chats(name, first=0, count=5000):
+    """Chats in several files, also packed ones, by default so many that they take more than a second."""
     draw = random.Random(first)
-    chats = "".join(hf_folder.chat("q" * draw.randrange(1, 200), "ab c" * draw.randrange(1, 100)) for _ in range(5000))
+    chats = "".join(hf_folder.chat("q" * draw.randrange(1, 200), "ab c" * draw.randrange(1, 100)) for _ in range(count))
     bad = lines({"text": 5}) * 7
     files = {f"{name}-0.jsonl": chats + bad, f"{name}-1.jsonl.gz": gzip.compress((chats * 3).encode(), 1),
              f"{name}-2.jsonl": lines({"text": TEXT * 3}) + chats * 8, f"{name}-3.txt": "x\n***\n" + (TEXT + "\n***\n") * 100}
@@ -657,7 +657,7 @@ def begins_anew():
 
 def one_writer_at_a_time():
     """A second call for the same file is refused, and takes nothing from the first; train waits for its tokens."""
-    problems, data = [], long_chats("twice")
+    problems, data = [], long_chats("twice", count=500)
     model = chat_folder("twice", **hf_folder.config(vocab_size=300, eos_token_id=END))
     tokenizes = ("tokenize", "--model", model, "--skip-bad", "--data", *data, "--out", path("twice.bin"))
     with open(path("twice.bin.partial"), "w", encoding="utf-8") as first:
