@@ -126,6 +126,7 @@ struct saved sw_saved_of(const struct sw_model *model, const struct sw_unit_call
         .shared_offset = area_at(call->saved, at->shared_offset),
         .shared_source = area_at(call->saved, at->shared_source),
         .shared_place = area_at(call->saved, at->shared_place),
+        .shared_sum = area_at(call->saved, at->shared_sum),
     };
 }
 
@@ -430,6 +431,18 @@ sw_status sw_attend_derive(const struct sw_model *model, const struct sw_unit_ca
     return model->config.qk_norm ? turn_heads(model, call, s) : SW_OK;
 }
 
+/* Returns the place of this rank's heads among the attention sinks that it has: ranks that copy key-value heads have
+ * those of all heads. */
+static int64_t first_sink(const struct sw_model *model) {
+    return sw_cut_copies_kv(&model->config, &model->cut) ? model->cut.rank * model->attention.heads : 0;
+}
+
+/* Returns the sinks of the unit's heads; NULL: there are none. */
+static const void *sinks_of(const struct sw_model *model, const struct sw_unit_call *call) {
+    const char *sinks = weights_of(model, call, SINKS);
+    return sinks == NULL ? NULL : sinks + first_sink(model) * sw_dtype_bytes(model->shape.type);
+}
+
 sw_status sw_attend_forward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                             const struct saved *s) {
     struct sw_attention attention = attention_of(model, call);
@@ -440,7 +453,7 @@ sw_status sw_attend_forward(const struct sw_model *model, const struct sw_unit_c
     SW_TRY(keep_keys(model, call, &attention, &rows));
     SW_TRY(sw_attention_forward(call->stream, model->shape.type, &attention, rows.q, rows.k, rows.v, s->attention_out,
                                 s->log_sum_exp, area_at(call->work, model->work.scratch)));
-    const void *sinks = weights_of(model, call, SINKS);
+    const void *sinks = sinks_of(model, call);
     return sinks == NULL
                ? SW_OK
                : sw_sink_forward(call->stream, model->shape.type, &attention, sinks, s->attention_out, s->log_sum_exp);
@@ -451,8 +464,8 @@ static sw_status sink_gradient(const struct sw_model *model, const struct sw_uni
                                const struct sw_attention *attention, const void *d_o) {
     float *acc = acc_of(model, call, SINKS);
     return acc == NULL ? SW_OK
-                       : sw_sink_backward(call->stream, model->shape.type, attention, weights_of(model, call, SINKS),
-                                          s->attention_out, d_o, s->log_sum_exp, acc);
+                       : sw_sink_backward(call->stream, model->shape.type, attention, sinks_of(model, call),
+                                          s->attention_out, d_o, s->log_sum_exp, acc + first_sink(model));
 }
 
 sw_status sw_attend_input_gradient(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
@@ -538,11 +551,12 @@ sw_status sw_mlp_backward(const struct sw_model *model, const struct sw_unit_cal
  * logit and 0. So every row is routed to two experts, of which it is the first, and as in experts.c the weight scales
  * the activated values. The places of the first expert's pairs are the rows in their order. */
 
-static sw_status shared_route(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
+static sw_status shared_route(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                              const struct saved *s) {
     const void *gate = weights_of(model, call, SHARED_GATE);
     const int64_t logits_bytes = 2 * model->rows * sw_dtype_bytes(model->shape.type);
     SW_TRY(sw_zero(call->stream, s->shared_logits, logits_bytes));
-    SW_TRY(sw_gemm(call->stream, &model->shared_gate.forward, s->norm2_out, gate, NULL, s->shared_logits,
+    SW_TRY(sw_gemm(call->stream, &model->shared_gate.forward, n, gate, NULL, s->shared_logits,
                    area_at(call->work, model->work.scratch)));
     SW_TRY(sw_route_forward(call->stream, .type = model->shape.type, .shape = &model->shared_routing,
                             .logits = s->shared_logits, .expert = s->shared_chosen, .weight = s->shared_weight));
@@ -560,25 +574,25 @@ static sw_status shared_scale(const struct sw_model *model, const struct sw_unit
                          .y = out->activated);
 }
 
-sw_status sw_shared_forward(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
-                            const void **out) {
-    void *sum = area_at(call->work, model->work.shared_rows);
+sw_status sw_shared_forward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                            const void *residual, const struct saved *s, void *sum, const void **out) {
     struct saved scaled;
-    *out = s->residual;
+    *out = residual;
     if (!sw_config_has_shared_expert(&model->config))
         return SW_OK;
     *out = sum;
-    SW_TRY(sw_mlp_forward(model, call, s->norm2_out, s));
-    SW_TRY(shared_route(model, call, s));
+    SW_TRY(sw_mlp_forward(model, call, n, s));
+    SW_TRY(shared_route(model, call, n, s));
     SW_TRY(shared_scale(model, call, s, &scaled));
-    return sw_linear_forward(model, call, LINEAR_DOWN, DOWN_WEIGHT, scaled.activated, s->residual, sum);
+    return sw_linear_forward(model, call, LINEAR_DOWN, DOWN_WEIGHT, scaled.activated, residual, sum);
 }
 
-sw_status sw_shared_recompute(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
+sw_status sw_shared_recompute(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                              const struct saved *s) {
     if (!sw_config_has_shared_expert(&model->config))
         return SW_OK;
-    SW_TRY(sw_linear_forward(model, call, LINEAR_UP, UP_WEIGHT, s->norm2_out, NULL, s->up));
-    return shared_route(model, call, s);
+    SW_TRY(sw_linear_forward(model, call, LINEAR_UP, UP_WEIGHT, n, NULL, s->up));
+    return shared_route(model, call, n, s);
 }
 
 /* Goes from the gradient at the scaled activated values, `inner`, to that at the activated values, in its place, and to
@@ -595,39 +609,68 @@ static sw_status shared_scale_backward(const struct sw_model *model, const struc
                              .d_logits = logits_grad);
 }
 
-/* Adds the gradient of the gate, and its part of that at the normalised input, to dn. */
-static sw_status shared_gate_backward(const struct sw_model *model, const struct sw_unit_call *call,
-                                      const struct saved *s, const void *logits_grad, void *dn) {
-    void *scratch = area_at(call->work, model->work.scratch);
-    float *acc = acc_of(model, call, SHARED_GATE);
-    SW_TRY(sw_gemm(call->stream, &model->shared_gate.input_gradient, logits_grad, weights_of(model, call, SHARED_GATE),
-                   NULL, dn, scratch));
-    return acc == NULL ? SW_OK
-                       : sw_gemm(call->stream, &model->shared_gate.weight_gradient, logits_grad, s->norm2_out, NULL,
-                                 acc, scratch);
-}
-
-sw_status sw_shared_backward(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
+/* Goes from call->grad to the gradients at the results of the first product and of the gate, and to that at the
+ * normalised input, in the work area. */
+static sw_status shared_input_gradient(const struct sw_model *model, const struct sw_unit_call *call,
+                                       const struct saved *s, void *up_grad, void *logits_grad) {
     const sw_activation activation = model->config.activation;
     const int64_t ffn = model->widths.ffn;
-    void *inner = area_at(call->work, model->work.inner), *product_grad = area_at(call->work, model->work.wide);
-    void *logits_grad = area_at(call->work, model->work.shared_logits_grad);
-    void *dn = area_at(call->work, model->work.shared_rows);
-    struct saved scaled;
-    if (!sw_config_has_shared_expert(&model->config))
-        return SW_OK;
+    void *inner = area_at(call->work, model->work.inner), *dn = area_at(call->work, model->work.shared_rows);
     if (call->recompute != SW_RECOMPUTE_NOTHING)
         SW_TRY(sw_gated_forward(call->stream, model->shape.type, activation, model->rows, ffn, s->up, s->activated,
                                 SW_ALL_ROWS));
-    SW_TRY(shared_scale(model, call, s, &scaled));
-    SW_TRY(sw_mlp_last_product(model, call, &scaled));
     SW_TRY(linear_input_gradient(model, call, LINEAR_DOWN, DOWN_WEIGHT, call->grad, inner));
     SW_TRY(shared_scale_backward(model, call, s, inner, logits_grad));
-    SW_TRY(sw_gated_backward(call->stream, model->shape.type, activation, model->rows, ffn, s->up, inner, product_grad,
-                             NULL, SW_ALL_ROWS));
-    SW_TRY(linear_input_gradient(model, call, LINEAR_UP, UP_WEIGHT, product_grad, dn));
-    SW_TRY(sw_mlp_first_product(model, call, s->norm2_out, product_grad));
-    return shared_gate_backward(model, call, s, logits_grad, dn);
+    SW_TRY(sw_gated_backward(call->stream, model->shape.type, activation, model->rows, ffn, s->up, inner, up_grad, NULL,
+                             SW_ALL_ROWS));
+    SW_TRY(linear_input_gradient(model, call, LINEAR_UP, UP_WEIGHT, up_grad, dn));
+    return sw_gemm(call->stream, &model->shared_gate.input_gradient, logits_grad, weights_of(model, call, SHARED_GATE),
+                   NULL, dn, area_at(call->work, model->work.scratch));
+}
+
+/* Adds the gradients of the first product's weights and of the gate. */
+static sw_status shared_first_product(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                                      const void *up_grad, const void *logits_grad) {
+    float *acc = acc_of(model, call, SHARED_GATE);
+    SW_TRY(sw_mlp_first_product(model, call, n, up_grad));
+    return acc == NULL ? SW_OK
+                       : sw_gemm(call->stream, &model->shared_gate.weight_gradient, logits_grad, n, NULL, acc,
+                                 area_at(call->work, model->work.scratch));
+}
+
+sw_status sw_shared_input_gradient(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
+                                   void *product_grad) {
+    return sw_config_has_shared_expert(&model->config)
+               ? shared_input_gradient(model, call, s, (char *)product_grad + sw_shared_grad_offset(model),
+                                       (char *)product_grad + sw_shared_logits_grad_offset(model))
+               : SW_OK;
+}
+
+sw_status sw_shared_last_product(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
+    struct saved scaled;
+    if (!sw_config_has_shared_expert(&model->config))
+        return SW_OK;
+    SW_TRY(shared_scale(model, call, s, &scaled));
+    return sw_mlp_last_product(model, call, &scaled);
+}
+
+sw_status sw_shared_first_product(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                                  const void *product_grad) {
+    return sw_config_has_shared_expert(&model->config)
+               ? shared_first_product(model, call, n, (const char *)product_grad + sw_shared_grad_offset(model),
+                                      (const char *)product_grad + sw_shared_logits_grad_offset(model))
+               : SW_OK;
+}
+
+sw_status sw_shared_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                             const struct saved *s) {
+    void *up_grad = area_at(call->work, model->work.wide);
+    void *logits_grad = area_at(call->work, model->work.shared_logits_grad);
+    if (!sw_config_has_shared_expert(&model->config))
+        return SW_OK;
+    SW_TRY(shared_input_gradient(model, call, s, up_grad, logits_grad));
+    SW_TRY(sw_shared_last_product(model, call, s));
+    return shared_first_product(model, call, n, up_grad, logits_grad);
 }
 
 /* Adds to the residual and normalises the sum, in one pass over memory. */
@@ -689,7 +732,7 @@ sw_status sw_block_recompute(struct sw_model *model, const struct sw_unit_call *
         return sw_block_fill_derived(model, call, &s);
     SW_TRY(sw_block_fill_attention(model, call, &s));
     if (model->config.experts > 0) {
-        SW_TRY(sw_shared_recompute(model, call, &s));
+        SW_TRY(sw_shared_recompute(model, call, s.norm2_out, &s));
         return sw_experts_up(model, call, s.norm2_out, &s);
     }
     if (model->config.norm_of_results) {
@@ -704,7 +747,8 @@ sw_status sw_block_forward(struct sw_model *model, const struct sw_unit_call *ca
     SW_TRY(sw_block_fill_attention(model, call, &s));
     if (model->config.experts > 0) {
         const void *addend;
-        SW_TRY(sw_shared_forward(model, call, &s, &addend));
+        SW_TRY(sw_shared_forward(model, call, s.norm2_out, s.residual, &s, area_at(call->work, model->work.shared_rows),
+                                 &addend));
         return sw_experts_forward(model, call, s.norm2_out, addend, &s);
     }
     if (model->config.norm_of_results) {
@@ -746,7 +790,7 @@ sw_status sw_block_backward(struct sw_model *model, const struct sw_unit_call *c
     if (model->config.norm_of_results)
         return backward_with_result_norms(model, call, &s);
     if (model->config.experts > 0)
-        SW_TRY(sw_shared_backward(model, call, &s));
+        SW_TRY(sw_shared_backward(model, call, s.norm2_out, &s));
     SW_TRY(model->config.experts > 0 ? sw_experts_backward(model, call, s.norm2_out, &s, narrow)
                                      : sw_mlp_backward(model, call, s.norm2_out, &s, narrow));
     return sw_block_attention_backward(model, call, &s, narrow);

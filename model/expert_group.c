@@ -40,11 +40,13 @@ static struct saved routed(const struct sw_model *model, const struct sw_unit_ca
     };
 }
 
-/* Returns the intermediates of the block before its experts, for a call of these. */
-static struct saved saved_of_block(const struct sw_model *model, const struct sw_unit_call *call) {
+/* Returns the sum that the block before its experts has for its own rows, for a call of these: the residual, with the
+ * result of a shared expert. */
+static const void *block_sum(const struct sw_model *model, const struct sw_unit_call *call) {
     struct sw_unit_call block = *call;
     block.unit--;
-    return sw_saved_of(model, &block);
+    const struct saved s = sw_saved_of(model, &block);
+    return sw_config_has_shared_expert(&model->config) ? s.shared_sum : s.residual;
 }
 
 /* Tells whether the units of experts have their norm: the members of the group are tensor groups. */
@@ -67,14 +69,18 @@ sw_status sw_group_send(struct sw_model *model, const struct sw_unit_call *call)
     if (has_norm(model))
         return send_normed(model, call);
     const struct saved s = sw_saved_of(model, call);
+    const void *sum;
     SW_TRY(sw_block_fill_attention(model, call, &s));
+    SW_TRY(sw_shared_forward(model, call, s.norm2_out, s.residual, &s, s.shared_sum, &sum));
     return send_rows(model, call);
 }
 
 sw_status sw_group_recompute(struct sw_model *model, const struct sw_unit_call *call) {
     const struct saved s = sw_saved_of(model, call);
-    return call->recompute == SW_RECOMPUTE_DERIVED ? sw_block_fill_derived(model, call, &s)
-                                                   : sw_block_fill_attention(model, call, &s);
+    if (call->recompute == SW_RECOMPUTE_DERIVED)
+        return sw_block_fill_derived(model, call, &s);
+    SW_TRY(sw_block_fill_attention(model, call, &s));
+    return sw_shared_recompute(model, call, s.norm2_out, &s);
 }
 
 sw_status sw_group_recall(struct sw_model *model, const struct sw_unit_call *call) {
@@ -94,15 +100,15 @@ static struct sw_unit_call call_for(const struct sw_model *model, const struct s
     return rows;
 }
 
-/* The residual of a rank's own rows is added by that rank. */
+/* A rank adds the residual of its own rows, and the result of a shared expert. */
 sw_status sw_group_forward(struct sw_model *model, const struct sw_unit_call *call) {
     const struct saved s = routed(model, call);
     for (int rank = 0; rank < model->cut.expert_ranks; rank++) {
         struct sw_unit_call rows = call_for(model, call, rank);
         rows.out = rows_of(model, call->out, rank);
         const bool own = rank == model->cut.expert_rank;
-        const void *residual = own && !has_norm(model) ? saved_of_block(model, call).residual : NULL;
-        SW_TRY(sw_experts_forward(model, &rows, rows_of(model, call->normed, rank), residual, &s));
+        const void *addend = own && !has_norm(model) ? block_sum(model, call) : NULL;
+        SW_TRY(sw_experts_forward(model, &rows, rows_of(model, call->normed, rank), addend, &s));
         if (own && has_norm(model))
             SW_TRY(sw_rank_add_own_rows(model, &rows));
     }
@@ -126,5 +132,11 @@ sw_status sw_group_backward(struct sw_model *model, const struct sw_unit_call *c
 
 sw_status sw_group_backward_rest(struct sw_model *model, const struct sw_unit_call *call) {
     const struct saved s = sw_saved_of(model, call);
-    return sw_block_attention_backward(model, call, &s, call->norm_grad);
+    void *dn = area_at(call->work, model->work.narrow);
+    if (!sw_config_has_shared_expert(&model->config))
+        return sw_block_attention_backward(model, call, &s, call->norm_grad);
+    SW_TRY(sw_shared_backward(model, call, s.norm2_out, &s));
+    SW_TRY(sw_add(call->stream, .type = model->shape.type, .elems = model->rows * model->config.hidden,
+                  .a = call->norm_grad, .b = area_at(call->work, model->work.shared_rows), .y = dn));
+    return sw_block_attention_backward(model, call, &s, dn);
 }

@@ -17,7 +17,8 @@ sw_status sw_routed_forward(struct sw_model *model, const struct sw_unit_call *c
     const int64_t hidden_bytes = model->rows * model->config.hidden * sw_dtype_bytes(model->shape.type);
     const void *sum;
     SW_TRY(sw_block_fill_attention(model, call, &s));
-    SW_TRY(sw_shared_forward(model, call, &s, &sum));
+    SW_TRY(sw_shared_forward(model, call, s.norm2_out, s.residual, &s, area_at(call->work, model->work.shared_rows),
+                             &sum));
     SW_TRY(sw_experts_route(model, call, s.norm2_out, &s));
     SW_TRY(sw_experts_count(model, call, &s));
     if (call->routing != NULL)
@@ -36,7 +37,7 @@ sw_status sw_routed_recompute(struct sw_model *model, const struct sw_unit_call 
     if (call->recompute == SW_RECOMPUTE_DERIVED)
         return sw_block_fill_derived(model, call, &s);
     SW_TRY(sw_block_fill_attention(model, call, &s));
-    SW_TRY(sw_shared_recompute(model, call, &s));
+    SW_TRY(sw_shared_recompute(model, call, s.norm2_out, &s));
     return sw_experts_route(model, call, s.norm2_out, &s);
 }
 
@@ -45,7 +46,7 @@ sw_status sw_routed_backward(struct sw_model *model, const struct sw_unit_call *
     const struct saved s = sw_saved_of(model, call);
     const struct sw_handed_layout at = sw_handed_layout(model);
     void *dn = area_at(call->work, model->work.narrow);
-    SW_TRY(sw_shared_backward(model, call, &s));
+    SW_TRY(sw_shared_backward(model, call, s.norm2_out, &s));
     SW_TRY(sw_experts_router_backward(model, call, s.norm2_out, &s, area_at(call->grad, at.weight), dn));
     SW_TRY(sw_unpermute_rows(call->stream, .type = model->shape.type, .rows = model->rows, .cols = model->config.hidden,
                              .place = s.expert_place, .x = dn, .addend = dn, .y = dn,

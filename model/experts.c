@@ -215,6 +215,12 @@ static sw_status matrices_of(const struct sw_model *model, const struct sw_unit_
     return SW_OK;
 }
 
+/* Tells whether this rank adds the biases of the down matrices, and their gradients. The ranks of a tensor group add up
+ * their results, and the first has the biases. */
+static bool adds_down_biases(const struct sw_model *model) {
+    return model->cut.rank == 0;
+}
+
 /* Returns the biases of one kind of the unit's experts, from expert `first` on; NULL: the experts have none. */
 static const void *biases_of(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor biases,
                              int64_t first, int64_t cols) {
@@ -372,13 +378,13 @@ sw_status sw_experts_results(const struct sw_model *model, const struct sw_unit_
     SW_TRY(multiply(model, call, s, EXPERT_DOWN, FORWARD, activated, *out));
     const struct sw_expert_run own = experts_in(model, call->unit);
     const void *biases = biases_of(model, call, JOINED_DOWN_BIAS, own.first, model->config.hidden);
-    return biases == NULL ? SW_OK
-                          : sw_expert_bias_forward(call->stream, .type = model->shape.type, .experts = own.count,
-                                                   .rows = sw_experts_pairs(model),
-                                                   .likely_rows = sw_experts_likely_rows(model, own.count),
-                                                   .cols = model->config.hidden, .bias_stride = model->config.hidden,
-                                                   .offset = s->expert_offset + own.first, .source = s->expert_source,
-                                                   .weight = s->expert_weight, .bias = biases, .y = *out);
+    return biases == NULL || !adds_down_biases(model)
+               ? SW_OK
+               : sw_expert_bias_forward(
+                     call->stream, .type = model->shape.type, .experts = own.count, .rows = sw_experts_pairs(model),
+                     .likely_rows = sw_experts_likely_rows(model, own.count), .cols = model->config.hidden,
+                     .bias_stride = model->config.hidden, .offset = s->expert_offset + own.first,
+                     .source = s->expert_source, .weight = s->expert_weight, .bias = biases, .y = *out);
 }
 
 /* Adds the part of the biases, which the weights scale too, to the gradient at the weights. */
@@ -386,13 +392,13 @@ static sw_status add_bias_part(const struct sw_model *model, const struct sw_uni
                                const void *sorted, float *weight_grad) {
     const struct sw_expert_run own = experts_in(model, call->unit);
     const void *biases = biases_of(model, call, JOINED_DOWN_BIAS, own.first, model->config.hidden);
-    return biases == NULL ? SW_OK
-                          : sw_expert_bias_backward(call->stream, .type = model->shape.type, .experts = own.count,
-                                                    .rows = sw_experts_pairs(model),
-                                                    .likely_rows = sw_experts_likely_rows(model, own.count),
-                                                    .cols = model->config.hidden, .bias_stride = model->config.hidden,
-                                                    .offset = s->expert_offset + own.first, .source = s->expert_source,
-                                                    .bias = biases, .dy = sorted, .d_weight = weight_grad);
+    return biases == NULL || !adds_down_biases(model)
+               ? SW_OK
+               : sw_expert_bias_backward(
+                     call->stream, .type = model->shape.type, .experts = own.count, .rows = sw_experts_pairs(model),
+                     .likely_rows = sw_experts_likely_rows(model, own.count), .cols = model->config.hidden,
+                     .bias_stride = model->config.hidden, .offset = s->expert_offset + own.first,
+                     .source = s->expert_source, .bias = biases, .dy = sorted, .d_weight = weight_grad);
 }
 
 sw_status sw_experts_forward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
@@ -432,14 +438,15 @@ static sw_status down_weight_gradient(const struct sw_model *model, const struct
     void *activated = area_at(call->work, model->work.expert_inner);
     void *sorted = area_at(call->work, model->work.expert_rows);
     SW_TRY(scale(model, call, s, activated));
-    SW_TRY(bias_gradient(model, call, s, JOINED_DOWN_BIAS, model->config.hidden, s->expert_weight, sorted));
+    if (adds_down_biases(model))
+        SW_TRY(bias_gradient(model, call, s, JOINED_DOWN_BIAS, model->config.hidden, s->expert_weight, sorted));
     return weight_gradient(model, call, s, EXPERT_DOWN, activated, sorted);
 }
 
 /* Goes from the gradient at the weights to that at the router's logits, and to the router's part of the gradient at the
- * normalised input, with the part that a shared expert has left in the work area. The router's own losses are means
- * over the rows of all layers, and the balance is a product of two such means. In a tensor group, whose ranks' parts
- * are added up, the first rank has the gradients of these losses. */
+ * normalised input, with the part that a shared expert has left in the work area, unless that is in another unit. The
+ * router's own losses are means over the rows of all layers, and the balance is a product of two such means. In a
+ * tensor group, whose ranks' parts are added up, the first rank has the gradients of these losses. */
 static sw_status router_input_gradient(const struct sw_model *model, const struct sw_unit_call *call,
                                        const struct saved *s, const float *weight_grad, void *logits_grad, void *dn) {
     const void *matrix = tensor_at(model, call, sw_block_tensor_in(model, call->unit, ROUTER));
@@ -453,7 +460,7 @@ static sw_status router_input_gradient(const struct sw_model *model, const struc
                              .balance = balance, .z = model->shape.router_z_loss * of_rows));
     SW_TRY(sw_gemm(call->stream, &model->router.input_gradient, logits_grad, matrix, NULL, dn,
                    area_at(call->work, model->work.scratch)));
-    if (!sw_config_has_shared_expert(&model->config))
+    if (!sw_config_has_shared_expert(&model->config) || model->cut.expert_ranks > 1)
         return SW_OK;
     return sw_add(call->stream, .type = model->shape.type, .elems = model->rows * model->config.hidden, .a = dn,
                   .b = area_at(call->work, model->work.shared_rows), .y = dn);

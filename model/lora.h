@@ -58,8 +58,8 @@ sw_status sw_lora_add(const struct sw_lora *lora, const struct sw_model_config *
 
 /* Writes the name of a tensor's module: all but its last part. */
 void sw_lora_module(const char *tensor, char module[SW_TENSOR_NAME_CHARS]);
-/* Writes the common beginning of the names of the adapter beside a matrix: the matrix's name without ".weight". A tensor
- * that has the matrices of all experts of a layer has no such ending, and its module has several of them. */
+/* Writes the common beginning of the names of the adapter beside a matrix: the matrix's name without ".weight". A
+ * tensor that has the matrices of all experts of a layer has no such ending, and its module has several of them. */
 void sw_lora_adapted(const char *matrix, char adapted[SW_TENSOR_NAME_CHARS]);
 /* Returns the index in a unit of a factor (SW_LORA_A or SW_LORA_B) of the adapter beside a matrix of this name; -1: the
  * unit does not have it. */

@@ -185,7 +185,9 @@ static sw_status rank_forward(struct sw_model *model, const struct sw_unit_call 
     const void *n = normed_of(model, call, &s);
     SW_TRY(fill_norm(model, call, &s));
     if (has_experts(model, call)) {
-        SW_TRY(sw_experts_forward(model, call, n, NULL, &s));
+        const void *addend;
+        SW_TRY(sw_shared_forward(model, call, n, NULL, &s, area_at(call->work, model->work.shared_rows), &addend));
+        SW_TRY(sw_experts_forward(model, call, n, addend, &s));
         SW_TRY(sw_rank_add_own_rows(model, call));
     } else if (is_mlp(model, call)) {
         SW_TRY(sw_mlp_forward(model, call, n, &s));
@@ -206,8 +208,10 @@ static sw_status rank_recompute(struct sw_model *model, const struct sw_unit_cal
     SW_TRY(fill_norm(model, call, &s));
     if (call->recompute == SW_RECOMPUTE_DERIVED)
         return mlp ? SW_OK : sw_attend_derive(model, call, &s);
-    if (has_experts(model, call))
+    if (has_experts(model, call)) {
+        SW_TRY(sw_shared_recompute(model, call, n, &s));
         return sw_experts_up(model, call, n, &s);
+    }
     return mlp ? sw_linear_forward(model, call, LINEAR_UP, UP_WEIGHT, n, NULL, s.up)
                : sw_attend_forward(model, call, n, &s);
 }
@@ -218,8 +222,10 @@ static sw_status rank_recompute(struct sw_model *model, const struct sw_unit_cal
 static sw_status rank_backward(struct sw_model *model, const struct sw_unit_call *call) {
     const struct saved s = sw_saved_of(model, call);
     const struct sw_tile tile = sw_tile_of(&model->cut, call->unit);
-    if (has_experts(model, call))
+    if (has_experts(model, call)) {
+        SW_TRY(sw_shared_input_gradient(model, call, &s, call->product_grad));
         return sw_experts_input_gradient(model, call, &s, call->product_grad, call->norm_grad);
+    }
     if (model->cut.tiles == 1)
         return is_mlp(model, call) ? sw_mlp_input_gradient(model, call, &s, call->product_grad, call->norm_grad)
                                    : sw_attend_input_gradient(model, call, &s, call->product_grad, call->norm_grad);
@@ -236,16 +242,20 @@ static sw_status rank_backward(struct sw_model *model, const struct sw_unit_call
 
 static sw_status rank_last_product(struct sw_model *model, const struct sw_unit_call *call) {
     const struct saved s = sw_saved_of(model, call);
-    if (has_experts(model, call))
+    if (has_experts(model, call)) {
+        SW_TRY(sw_shared_last_product(model, call, &s));
         return sw_experts_last_product(model, call, &s);
+    }
     return is_mlp(model, call) ? sw_mlp_last_product(model, call, &s) : sw_attend_last_product(model, call, &s);
 }
 
 static sw_status rank_first_product(struct sw_model *model, const struct sw_unit_call *call) {
     const struct saved s = sw_saved_of(model, call);
     const void *n = normed_of(model, call, &s);
-    if (has_experts(model, call))
+    if (has_experts(model, call)) {
+        SW_TRY(sw_shared_first_product(model, call, n, call->product_grad));
         return sw_experts_first_product(model, call, n, &s, call->product_grad);
+    }
     return is_mlp(model, call) ? sw_mlp_first_product(model, call, n, call->product_grad)
                                : sw_attend_first_product(model, call, n, call->product_grad);
 }

@@ -71,8 +71,9 @@ struct saved_layout {
     /* With experts: the router's logits, the experts of each row and their weights, the order of the pairs of a row and
      * an expert, and the results of the experts' up products. */
     int64_t router_logits, expert_chosen, expert_weight, expert_offset, expert_source, expert_place, expert_up;
-    /* With a shared expert: the logits of its gate, and the routing to it that these are (block.c). */
-    int64_t shared_logits, shared_chosen, shared_weight, shared_offset, shared_source, shared_place;
+    /* With a shared expert: the logits of its gate, and the routing to it that these are (block.c); where an expert
+     * group shares out the others, also the sum of the residual and its result. */
+    int64_t shared_logits, shared_chosen, shared_weight, shared_offset, shared_source, shared_place, shared_sum;
     int64_t attention_result, mlp_result; /* with norms of results: what they normalise */
     int64_t attention_result_rstd, mlp_result_rstd;
     int64_t saved_bytes;
@@ -340,7 +341,7 @@ struct saved {
     float *attention_result_rstd, *mlp_result_rstd;
     int32_t *expert_chosen, *expert_offset, *expert_source, *expert_place;
     float *expert_weight;
-    char *shared_logits;
+    char *shared_logits, *shared_sum;
     int32_t *shared_chosen, *shared_offset, *shared_source, *shared_place;
     float *shared_weight;
 };
@@ -442,14 +443,23 @@ sw_status sw_mlp_input_gradient(const struct sw_model *model, const struct sw_un
 sw_status sw_mlp_last_product(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s);
 sw_status sw_mlp_first_product(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                                const void *product_grad);
-/* Compute the shared expert of a mixture: the addend that the experts' results are added to, *out in the work area,
- * which is the residual, and with a shared expert its sum with that one's result; what its backward pass needs; and
- * from call->grad its part of the gradient at the normalised input, which is left in the work area for the router's
- * part, and the gradients of its weights. Without a shared expert they do nothing else. */
-sw_status sw_shared_forward(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
-                            const void **out);
-sw_status sw_shared_recompute(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s);
-sw_status sw_shared_backward(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s);
+/* Compute the shared expert of a mixture from its normalised input n: *out, the addend that the experts' results are
+ * added to, which is the residual (NULL: 0), and with a shared expert its sum with that one's result, in `sum`; what
+ * its backward pass needs; and from call->grad its part of the gradient at n, which is left in the work area, and the
+ * gradients of its weights. Without a shared expert they do nothing else. */
+sw_status sw_shared_forward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                            const void *residual, const struct saved *s, void *sum, const void **out);
+sw_status sw_shared_recompute(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                              const struct saved *s);
+sw_status sw_shared_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                             const struct saved *s);
+/* Compute the three parts of that backward pass for a tensor group, like sw_mlp_input_gradient and those after it. Each
+ * rank has a part of the gradient at the gate's logits, and so of all that follows from it. */
+sw_status sw_shared_input_gradient(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
+                                   void *product_grad);
+sw_status sw_shared_last_product(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s);
+sw_status sw_shared_first_product(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                                  const void *product_grad);
 /* Compute all three parts. The gradient at the first product's result is in the work area. */
 sw_status sw_attend_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                              const struct saved *s, void *dn);
@@ -471,6 +481,16 @@ static inline int64_t sw_experts_likely_rows(const struct sw_model *model, int64
 static inline int64_t sw_router_grad_offset(const struct sw_model *model) {
     return sw_round_up(sw_experts_pairs(model) * 2 * model->widths.expert_ffn * sw_dtype_bytes(model->shape.type),
                        AREA_ALIGN_BYTES);
+}
+/* Return the offsets of a tensor group's gradients at the result of a shared expert's first product, and at the logits
+ * of its gate, in the gradient at the results of the first products: those of the router's logits come first. */
+static inline int64_t sw_shared_grad_offset(const struct sw_model *model) {
+    return sw_router_grad_offset(model) +
+           sw_round_up(model->rows * model->config.experts * sw_dtype_bytes(model->shape.type), AREA_ALIGN_BYTES);
+}
+static inline int64_t sw_shared_logits_grad_offset(const struct sw_model *model) {
+    return sw_shared_grad_offset(model) +
+           sw_round_up(model->rows * model->widths.up * sw_dtype_bytes(model->shape.type), AREA_ALIGN_BYTES);
 }
 /* Compute the MLP of a mixture of experts. The first goes from the normalised input to the results of the up products;
  * the second to call->out, with `addend`, the residual, unless it is NULL; the third from call->grad, at the output, to

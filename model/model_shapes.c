@@ -293,6 +293,8 @@ static void lay_saved(const struct sw_model *model, enum block_kind kind, struct
         lay_routing(model, &s->saved_bytes, s);
     if (has(kind, SHARED_GATE) && sw_config_has_shared_expert(c))
         lay_shared(model, &s->saved_bytes, s);
+    if (kind == SHARED_BLOCK && sw_config_has_shared_expert(c))
+        s->shared_sum = place(&s->saved_bytes, typed_rows * c->hidden);
     if (has(kind, EXPERTS) && c->experts > 0 && model->cut.expert_ranks <= 1)
         s->expert_up = place(&s->saved_bytes, expert_up_bytes(model));
     if (c->norm_of_results && kind == BLOCK_WHOLE) {
@@ -333,7 +335,9 @@ int64_t sw_product_bytes(const struct sw_model *model) {
     const int64_t widest = sw_max_i64(model->widths.up, model->widths.qkv), typed = sw_dtype_bytes(model->shape.type);
     const int64_t experts =
         model->config.experts > 0 ? sw_router_grad_offset(model) + model->rows * model->config.experts * typed : 0;
-    return sw_max_i64(model->rows * widest * typed, experts);
+    const bool splits_shared = sw_config_has_shared_expert(&model->config) && sw_model_splits_backward(model);
+    const int64_t shared = splits_shared ? sw_shared_logits_grad_offset(model) + 2 * model->rows * typed : 0;
+    return sw_max_i64(model->rows * widest * typed, sw_max_i64(experts, shared));
 }
 
 /* Returns the elements of a block's largest matrix, in the shape that a product reads it. */

@@ -34,7 +34,7 @@ static const struct {
     [QKV_BIAS] = {OUT_VECTOR, CUT_OUT},
     [Q_NORM] = {HEAD_VECTOR, NOT_CUT},
     [K_NORM] = {HEAD_VECTOR, NOT_CUT},
-    [SINKS] = {VECTOR_OF_HEADS, NOT_CUT},
+    [SINKS] = {VECTOR_OF_HEADS, CUT_OUT},
     [PROJECTION_WEIGHT] = {MATRIX, CUT_IN},
     [PROJECTION_BIAS] = {OUT_VECTOR, NOT_CUT},
     [ATTENTION_RESULT_NORM] = {HIDDEN_VECTOR, NOT_CUT},
@@ -44,9 +44,9 @@ static const struct {
     [ROUTER_BIAS] = {OUT_VECTOR, NOT_CUT},
     [SHARED_GATE] = {MATRIX, NOT_CUT},
     [EXPERTS] = {MATRIX, NOT_CUT},
-    [JOINED_UP] = {EXPERT_MATRICES_OF_ALL, NOT_CUT},
-    [JOINED_UP_BIAS] = {EXPERT_BIASES, NOT_CUT},
-    [JOINED_DOWN] = {EXPERT_MATRICES_OF_ALL, NOT_CUT},
+    [JOINED_UP] = {EXPERT_MATRICES_OF_ALL, CUT_OUT},
+    [JOINED_UP_BIAS] = {EXPERT_BIASES, CUT_OUT},
+    [JOINED_DOWN] = {EXPERT_MATRICES_OF_ALL, CUT_IN},
     [JOINED_DOWN_BIAS] = {EXPERT_BIASES, NOT_CUT},
     [UP_WEIGHT] = {MATRIX, CUT_OUT},
     [UP_BIAS] = {OUT_VECTOR, CUT_OUT},
@@ -239,14 +239,15 @@ static struct sw_part part_of(const struct sw_model_config *c, enum sw_block_ten
 
 /* Tells whether every rank of a tensor group has the whole piece. That holds for what is not cut, and with fewer
  * key-value heads than ranks for the weights of keys and values; the biases of queries, keys and values then stay
- * together. Where ranks share out experts, and are in no tensor groups, it holds for all else. */
+ * together, and so do attention sinks, as narrow state has no cut vectors beside such matrices. Where ranks share out
+ * experts, and are in no tensor groups, it holds for all else. */
 static bool is_replicated(const struct sw_model_config *c, const struct sw_cut *cut, enum sw_block_tensor tensor,
                           int piece) {
     if (cut->expert_ranks > 1 && cut->ranks == 1)
-        return tensor != EXPERTS;
+        return tensor != EXPERTS && !is_of_all_experts(tensor);
     if (cut->ranks == 1 || cut_of(tensor, piece) == NOT_CUT)
         return cut->ranks > 1;
-    return sw_cut_copies_kv(c, cut) && (tensor == QKV_BIAS || (tensor == QKV_WEIGHT && piece > 0));
+    return sw_cut_copies_kv(c, cut) && (tensor == QKV_BIAS || tensor == SINKS || (tensor == QKV_WEIGHT && piece > 0));
 }
 
 struct sw_own_rows sw_own_rows_of(const struct sw_model *model, enum sw_block_tensor tensor, int piece) {
@@ -257,11 +258,21 @@ struct sw_own_rows sw_own_rows_of(const struct sw_model *model, enum sw_block_te
     return (struct sw_own_rows){.first = kv_head * w->kv, .collected = w->q + (piece - 1) * w->kv, .rows = w->kv};
 }
 
-/* Leaves of a tensor of all experts those of a run. */
-static void take_experts(struct sw_part *part, int64_t all, struct sw_expert_run experts) {
-    const int64_t rows = part->rows / all;
-    part->first_row = experts.first * rows;
-    part->rows = experts.count * rows;
+/* Returns part `index` of a tensor of all experts, of the experts of a run. Some rows of each matrix are a part of one
+ * long row. Columns of gates and values alternate, so a cut between columns keeps pairs together. */
+static struct sw_part joined_part_of(enum sw_block_tensor tensor, bool as_stored, const int64_t *dim,
+                                     struct sw_expert_run experts, int64_t parts, int64_t index) {
+    const bool matrices = block_tensors[tensor].form == EXPERT_MATRICES_OF_ALL;
+    const bool cuts_rows = parts > 1 && matrices && (cut_of(tensor, 0) == CUT_IN) != as_stored;
+    const int64_t rows = matrices && !cuts_rows ? dim[1] : 1,
+                  width = cuts_rows ? dim[1] * dim[2] : dim[matrices ? 2 : 1];
+    return (struct sw_part){.first_row = experts.first * rows,
+                            .rows = experts.count * rows,
+                            .width = cuts_rows ? width : 0,
+                            .first_col = index * (width / parts),
+                            .cols = width / parts,
+                            .block_cols = width / parts,
+                            .block_stride = width};
 }
 
 /* Returns whether joined experts are the base as MXFP4 stores them, [experts, out, in]. All else has no such form. */
@@ -283,9 +294,10 @@ static sw_status add_block_tensor(const struct sw_units *units, struct sw_unit *
         int64_t dim[MOST_DIMS];
         const int dims = shape_of(c, tensor, pieces, piece, as_stored, dim);
         const bool replicated = is_replicated(c, cut, tensor, piece);
-        struct sw_part part = part_of(c, tensor, pieces, piece, dims, dim, replicated ? 1 : sw_cut_parts(cut), index);
+        const int64_t parts = replicated || cut_of(tensor, piece) == NOT_CUT ? 1 : sw_cut_parts(cut);
+        struct sw_part part = part_of(c, tensor, pieces, piece, dims, dim, parts, index);
         if (is_of_all_experts(tensor))
-            take_experts(&part, c->experts, experts);
+            part = joined_part_of(tensor, as_stored, dim, experts, parts, parts == 1 ? 0 : index);
         const bool apart = replicated && cut->ranks > 1; /* the rank has this piece whole, and has parts of others */
         part.joined = !apart && (tensor == EXPERTS ? piece % EXPERT_MATRICES == EXPERT_UP : piece > 0);
         part.replicated = replicated;
@@ -388,12 +400,8 @@ static int64_t nearest_divisor(int64_t whole, int64_t number) {
 /* Return why the blocks of a model cannot be cut among ranks, or into tiles: the end of a sentence about it. NULL: they
  * can. Parts of a matrix with the rows of queries, keys and values would be of several runs of rows. */
 static const char *why_whole(const struct sw_model_config *c) {
-    if (c->joined_experts)
-        return "which has all experts of a layer in one tensor";
     if (c->norm_of_results)
         return "which normalises the results of attention and MLP";
-    if (sw_config_has_shared_expert(c))
-        return "whose blocks have a shared expert";
     return c->out_first && sw_block_pieces(c, QKV_WEIGHT) == 1 ? "which has queries, keys and values in one matrix"
                                                                : NULL;
 }
@@ -625,15 +633,6 @@ static sw_status check_experts(const struct sw_model_config *c, int ranks, int64
     if (c->experts == 0)
         return sw_fail(SW_ERR_ARG, "--experts %d shares out the experts of a model, and %s has none; leave it out",
                        ranks, c->family);
-    if (c->joined_experts)
-        return sw_fail(SW_ERR_UNSUPPORTED,
-                       "--experts %d is not supported for %s, which has all experts of a layer in one tensor; leave it "
-                       "out",
-                       ranks, c->family);
-    if (sw_config_has_shared_expert(c))
-        return sw_fail(SW_ERR_UNSUPPORTED,
-                       "--experts %d is not supported for %s, whose blocks have a shared expert; leave it out", ranks,
-                       c->family);
     if (c->experts % ranks != 0)
         return sw_fail(SW_ERR_ARG, "--experts %d must divide the model's %lld experts; the nearest that does is %lld",
                        ranks, (long long)c->experts, (long long)nearest_divisor(c->experts, ranks));
@@ -689,6 +688,17 @@ static sw_status check_alike(const struct sw_model_config *config, const struct 
                            cut.expert_ranks, (long long)(config->experts / cut.expert_ranks));
 }
 
+/* Refuses models that tensor groups do not share out: the ranks of an expert group with the same number in their tensor
+ * groups would have parts of a shared expert in common, and those of one member the biases of its experts. */
+static sw_status check_members(const struct sw_model_config *c, const struct sw_cut *cut) {
+    if (cut->ranks == 1 || !(c->joined_experts || sw_config_has_shared_expert(c)))
+        return SW_OK;
+    return sw_fail(
+        SW_ERR_UNSUPPORTED, "--experts %d with --tensor %d is not supported for %s, %s; leave one of the two out",
+        cut->expert_ranks, cut->ranks, c->family,
+        c->joined_experts ? "which has all experts of a layer in one tensor" : "whose blocks have a shared expert");
+}
+
 sw_status sw_model_group_units(const struct sw_model_config *config, const struct sw_model_group *group, int64_t tiles,
                                sw_optimizer_format optimizer, const struct sw_tuning *tuning, struct sw_units **out) {
     if (group->ranks <= 1)
@@ -704,6 +714,7 @@ sw_status sw_model_group_units(const struct sw_model_config *config, const struc
                                .joined = group->joined};
     assert(tensor_ranks * group->experts == group->ranks && !(tensor_ranks > 1 && group->joined));
     SW_TRY(check_experts(config, group->experts, tiles));
+    SW_TRY(check_members(config, &cut));
     SW_TRY(check_ranks(config, tensor_ranks));
     SW_TRY(check_whole(config, optimizer, tuning));
     struct sw_units *units;

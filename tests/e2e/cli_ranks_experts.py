@@ -32,6 +32,17 @@ CONFIGS = {
 }
 
 
+# Mixtures with more than experts: a shared expert with its gate; biases, sinks and windows.
+OTHERS = {
+    "qwen2": {"model_type": "qwen2_moe", **SHAPE, "intermediate_size": 52, "moe_intermediate_size": 44,
+              "shared_expert_intermediate_size": 52, "num_experts": 6, "num_experts_per_tok": 3, "decoder_sparse_step": 1,
+              "norm_topk_prob": False},
+    "gptoss": {"model_type": "gpt_oss", **{name: value for name, value in SHAPE.items() if name not in ("rope_theta",)},
+               "rope_theta": 10000.0, "head_dim": 8, "intermediate_size": 44, "num_local_experts": 6, "num_experts_per_tok": 3,
+               "num_key_value_heads": 2, "sliding_window": 12, "rope_scaling": {"rope_type": "default"}},
+}
+
+
 ADAPTERS = ("--lora", 4, "--lora-targets", "attention", "--lora-dropout", 0.3, "--lr", 3e-3, "--modules-to-save", "gate")
 
 
@@ -41,7 +52,7 @@ def path(*names):
 
 DATA = write(path("data.bin"), array.array("H", list(text(1, 120 * SEQ).encode())).tobytes())
 PROMPT = write(path("prompt.bin"), array.array("H", list(b"the text")).tobytes())
-for family, fields in CONFIGS.items():
+for family, fields in (CONFIGS | OTHERS).items():
     os.mkdir(path(family))
     write(path(family, "config.json"), json.dumps(fields))
 
@@ -112,6 +123,39 @@ def expert_groups_train_as_one_rank_does():
                 name = f"{model}-{what}-{ranks}-experts-{group}-{tensor}"
                 together(ranks, train(name, *flags, "--experts", group, "--tensor", tensor, model=model))
                 problems += far(name, path(name), path(one), tolerance=TOLERANCE)
+    return problems
+
+
+def shared_experts_sinks_and_biases_are_cut():
+    """With the losses of one rank, the bits of another stage and placement, and resumes by other groups; with adapters too."""
+    problems = []
+    for model in OTHERS:
+        for what, flags in (("plain", ()), ("lora", ("--lora", 4, "--lr", 3e-3))):
+            name = f"{model}-{what}"
+            together(1, train(name, *flags, model=model))
+            for ranks, *groups in ((4, "--tensor", 2), (4, "--tensor", 4), (4, "--experts", 2)):
+                cut = f"{name}{''.join(map(str, groups))}"
+                together(ranks, train(cut, *flags, *groups, model=model))
+                problems += far(cut, path(cut), path(name), tolerance=TOLERANCE)
+                if what == "plain" or groups[0] == "--experts":
+                    away = ("--zero", 3, "--place", EVERYTHING_AWAY, "--recompute", "all")
+                    together(ranks, train(cut + "-away", *flags, *groups, *away, model=model))
+                    problems += [] if numbers_of(path(cut)) == numbers_of(path(cut + "-away")) else [f"{cut}: other bits at another stage"]
+        cut = f"{model}-plain--experts2"
+        must("export", path(cut), path("cut-out"))
+        together(2, command("resume", path(cut), "--experts", 1, "--tensor", 2))
+        must("verify", path(cut))
+        must("export", path(cut), path("cut-back"))
+        problems += [f"{cut}: {name} of the export differs" for name in differences(tree(path("cut-out")), tree(path("cut-back")))]
+        for ranks, run, *groups in ((2, cut), (1, f"{model}-plain")):
+            together(ranks, command("resume", path(run), "--steps", STEPS + 2))
+        problems += far(cut, path(cut), path(f"{model}-plain"), is_step, TOLERANCE)
+        for name in ("cut-out", "cut-back"):
+            shutil.rmtree(path(name))
+        say = command("generate", path(cut), "--tokens", PROMPT, "--max-tokens", 20, "--temperature", 0, "--precision", "fp32", "--threads", 1)
+        texts = {ranks: together(ranks, say).stdout for ranks in (1, 4)}
+        if len(set(texts.values())) != 1 or len(texts[1].split()) < 20:
+            problems.append(f"{model}: ranks write other texts: {texts}")
     return problems
 
 
@@ -272,14 +316,17 @@ def runs_resume_in_other_expert_groups():
 def adapters_of_shared_out_experts_are_read_whole():
     """Each rank has those of its experts, which a resume lays out for other groups and an export has all."""
     problems = []
-    together(2, train("adapted", "--experts", 2, "--lora", 4, "--lr", 3e-3, steps=FEW))
-    must("export", path("adapted"), path("adapted-out"))
-    for ranks, *flags in ((4, "--experts", 4), (2, "--experts", 1, "--tensor", 2), (1, "--tensor", 1)):
-        together(ranks, command("resume", path("adapted"), *flags))
-        must("verify", path("adapted"))
-        must("export", path("adapted"), path("adapted-again"))
-        problems += [f"{flags}: {name} of the export differs" for name in differences(tree(path("adapted-out")), tree(path("adapted-again")))]
-        shutil.rmtree(path("adapted-again"))
+    for model, group in (("mixtral", 4), ("gptoss", 2)):
+        run, out, again = path(f"adapted-{model}"), path("adapted-out"), path("adapted-again")
+        together(2, train(run, "--experts", 2, "--lora", 4, "--lr", 3e-3, model=model, steps=FEW))
+        must("export", run, out)
+        for ranks, *flags in ((4, "--experts", group), (2, "--experts", 1, "--tensor", 2), (1, "--tensor", 1)):
+            together(ranks, command("resume", run, *flags))
+            must("verify", run)
+            must("export", run, again)
+            problems += [f"{model}, {flags}: {name} of the export differs" for name in differences(tree(out), tree(again))]
+            shutil.rmtree(again)
+        shutil.rmtree(out)
     return problems
 
 
@@ -336,6 +383,10 @@ def expert_groups_that_do_not_fit_are_refused():
               ("--experts 2 with --tensor 2", "adapters of experts", "--lora-targets attention")),
              ("adapters of one", 2, ("--experts", 2, "--lora", 4, "--lora-targets", "*.experts.3.*"), "mixtral", ("--experts 2", "--lora-targets")),
              ("adapters of none", 2, ("--experts", 2, "--lora", 4, "--lora-targets", "*.experts.9.*"), "mixtral", ("'*.experts.9.*'", "no matrix")),
+             ("a shared expert", 4, ("--experts", 2, "--tensor", 2), "qwen2",
+              ("--experts 2 with --tensor 2", "qwen2_moe", "shared expert", "leave one of the two out")),
+             ("joined experts", 4, ("--experts", 2, "--tensor", 2), "gptoss",
+              ("--experts 2 with --tensor 2", "gpt_oss", "in one tensor", "leave one of the two out")),
              ("one expert", 2, ("--experts", 2, *ADAPTERS[:-1], "*.experts.3.*"), "mixtral", ("--experts 2", "--modules-to-save")),
              ("quantized", 2, ("--experts", 2, "--zero", 3, "--gather", "int8"), "mixtral", ("--gather int8", "--experts 2")),
              ("frozen", 2, ("--experts", 2, "--freeze", "*.experts.[13].*"), "mixtral", ("--experts 2", "--freeze")),
@@ -379,7 +430,7 @@ def experts_that_are_units_are_sharded_as_blocks_are():
     return problems + refused("units in groups", 2, train("none", "--tensor", 2, "--expert-group", 1), "--expert-group 1", "--tensor 2")
 
 
-script_test.run(groups_train_as_one_rank_does, expert_groups_train_as_one_rank_does, expert_groups_learn_preferences,
+script_test.run(groups_train_as_one_rank_does, expert_groups_train_as_one_rank_does, shared_experts_sinks_and_biases_are_cut, expert_groups_learn_preferences,
                 processes_have_the_bits_of_threads, all_tokens_on_the_experts_of_one_rank,
                 a_base_of_expert_groups_is_rounded_anew, stages_and_placements_give_the_same_bits, runs_resume_in_other_groups, runs_resume_in_other_expert_groups,
                 adapters_of_shared_out_experts_are_read_whole, runs_of_groups_are_read_whole, groups_that_experts_do_not_fit_are_refused,

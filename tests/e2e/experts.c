@@ -242,7 +242,7 @@ static void joined_experts_have_the_same_bits_everywhere(void **state) {
         base.shape.tuning = variants[v].tuning;
         must(same_train(&base, false, &reference));
         assert_true(isfinite(reference.loss[0]) && reference.grad_norm[0] > 0);
-        train_at_places(&base, &reference, RANDOM_RUNS / 3, *state, &draws);
+        train_at_places(&base, &reference, RANDOM_RUNS / 4, *state, &draws);
         same_free(&reference);
     }
 }

@@ -546,26 +546,18 @@ static void norms_of_results_refuse_parts(void **state) {
 
 static void blocks_with_experts_are_not_cut_into_tiles(void **state) {
     (void)state;
-    const struct sw_model_config config = parse(MODEL("mixtral", ""));
+    static const char *const names[] = {"mixtral", "qwen2_moe", "gpt_oss"};
+    const struct sw_model_config configs[] = {parse(MODEL("mixtral", "")), parse(MODEL("qwen2_moe", "")),
+                                              parse(MODEL("gpt_oss", ", \"num_local_experts\": 8"))};
     struct sw_units *units;
-    support_expect_failure(sw_model_units(&config, 2, SW_OPTIMIZER_FP32, NULL, &units), SW_ERR_UNSUPPORTED,
-                           "--tiles 2 is not supported for mixtral, whose blocks have experts", "tiles");
-    support_expect_failure(sw_model_rank_units(&config, 2, 0, 2, SW_OPTIMIZER_FP32, NULL, &units), SW_ERR_UNSUPPORTED,
-                           "--tiles 2 is not supported for mixtral, whose blocks have experts", "tiles of ranks");
-}
-
-static void joined_experts_are_not_shared_out(void **state) {
-    (void)state;
-    struct sw_model_config config = parse(MODEL("gpt_oss", ", \"num_local_experts\": 8"));
-    const struct sw_model_group group = {.ranks = 2, .experts = 2};
-    struct sw_units *units;
-    support_expect_failure(sw_model_units(&config, 2, SW_OPTIMIZER_FP32, NULL, &units), SW_ERR_UNSUPPORTED,
-                           "--tiles 2 is not supported for gpt_oss, whose blocks have experts", "tiles");
-    support_expect_failure(sw_model_rank_units(&config, 2, 0, 1, SW_OPTIMIZER_FP32, NULL, &units), SW_ERR_UNSUPPORTED,
-                           "--tensor 2 is not supported for gpt_oss, which has all experts of a layer in one tensor",
-                           "ranks");
-    support_expect_failure(sw_model_group_units(&config, &group, 1, SW_OPTIMIZER_FP32, NULL, &units),
-                           SW_ERR_UNSUPPORTED, "--experts 2 is not supported for gpt_oss", "ranks with experts");
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char message[128];
+        snprintf(message, sizeof message, "--tiles 2 is not supported for %s, whose blocks have experts", names[i]);
+        support_expect_failure(sw_model_units(&configs[i], 2, SW_OPTIMIZER_FP32, NULL, &units), SW_ERR_UNSUPPORTED,
+                               message, "tiles");
+        support_expect_failure(sw_model_rank_units(&configs[i], 2, 0, 2, SW_OPTIMIZER_FP32, NULL, &units),
+                               SW_ERR_UNSUPPORTED, message, "tiles of ranks");
+    }
 }
 
 /* A unit of experts has rows of the tensors that have all experts of a layer, and their biases. */
@@ -593,16 +585,22 @@ static void units_have_their_part_of_joined_experts(void **state) {
     sw_units_destroy(units);
 }
 
-static void blocks_with_a_shared_expert_are_not_cut(void **state) {
+static void tensor_groups_do_not_share_out_all_experts(void **state) {
     (void)state;
-    const struct sw_model_config config = parse(MODEL("qwen2_moe", ""));
-    const struct sw_model_group group = {.ranks = 2, .experts = 2};
+    const struct sw_model_config shared = parse(MODEL("qwen2_moe", "")),
+                                 joined = parse(MODEL("gpt_oss", ", \"num_local_experts\": 8"));
+    const struct sw_model_group group = {.ranks = 4, .experts = 2};
     struct sw_units *units;
-    support_expect_failure(sw_model_rank_units(&config, 2, 0, 1, SW_OPTIMIZER_FP32, NULL, &units), SW_ERR_UNSUPPORTED,
-                           "--tensor 2 is not supported for qwen2_moe, whose blocks have a shared expert", "ranks");
-    support_expect_failure(sw_model_group_units(&config, &group, 1, SW_OPTIMIZER_FP32, NULL, &units),
+    support_expect_failure(sw_model_group_units(&shared, &group, 1, SW_OPTIMIZER_FP32, NULL, &units),
                            SW_ERR_UNSUPPORTED,
-                           "--experts 2 is not supported for qwen2_moe, whose blocks have a shared expert", "experts");
+                           "--experts 2 with --tensor 2 is not supported for qwen2_moe, whose blocks have a shared "
+                           "expert; leave one of the two out",
+                           "a shared expert");
+    support_expect_failure(sw_model_group_units(&joined, &group, 1, SW_OPTIMIZER_FP32, NULL, &units),
+                           SW_ERR_UNSUPPORTED,
+                           "--experts 2 with --tensor 2 is not supported for gpt_oss, which has all experts of a layer "
+                           "in one tensor; leave one of the two out",
+                           "joined experts");
 }
 
 /* One grouped product takes all experts' matrices of one kind; gate and up are one matrix. Frozen experts lie apart, in
@@ -685,9 +683,8 @@ int main(void) {
         cmocka_unit_test(fused_matrices_are_not_cut),
         cmocka_unit_test(norms_of_results_refuse_parts),
         cmocka_unit_test(blocks_with_experts_are_not_cut_into_tiles),
-        cmocka_unit_test(joined_experts_are_not_shared_out),
+        cmocka_unit_test(tensor_groups_do_not_share_out_all_experts),
         cmocka_unit_test(units_have_their_part_of_joined_experts),
-        cmocka_unit_test(blocks_with_a_shared_expert_are_not_cut),
         cmocka_unit_test(experts_lie_at_one_stride),
         cmocka_unit_test(frequencies_are_scaled),
     };
