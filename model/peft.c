@@ -523,7 +523,8 @@ static sw_status fill_run(void *context, int64_t tensor, int64_t whole, int64_t 
     float *out = filling->out + at;
     if (from == NULL)
         return SW_OK;
-    const struct turned *turned = turned_of(self, &self->units->unit[filling->unit].tensor[tensor]);
+    const struct sw_tensor *of = &self->units->unit[filling->unit].tensor[tensor];
+    const struct turned *turned = turned_of(self, of);
     if (turned == NULL)
         SW_TRY(sw_safetensors_read_f32(self->tensors, from, whole, run, out));
     else
@@ -531,7 +532,8 @@ static sw_status fill_run(void *context, int64_t tensor, int64_t whole, int64_t 
     for (int64_t i = 0; i < run; i++)
         if (!isfinite(out[i]))
             return sw_fail(SW_ERR_ARG, "the tensor '%s' in %s holds a value that is not finite at element %lld",
-                           from->name, self->folder, (long long)(whole + i));
+                           from->name, self->folder,
+                           (long long)(turned == NULL ? whole + i : sw_peft_b_elem(of, whole + i)));
     return SW_OK;
 }
 

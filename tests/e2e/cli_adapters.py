@@ -284,6 +284,8 @@ def changed(name, base=GPT2, config=None, weights=None, add=None, **fields):
 
 
 FIRST = PREFIX + "transformer.h.0.attn.c_proj.lora_"
+DOWN = PREFIX + "model.layers.1.mlp.experts.lora_"  # PEFT wraps it around that of gate and up
+UP = DOWN.replace(".lora_", ".base_layer.lora_")
 
 
 def spoil(name, change):
@@ -317,8 +319,8 @@ def reshape(name, shape):
     return lambda found: found.update({name: (shape, [0.5] * hf_folder.count(shape))})
 
 
-def put_nan(found):
-    found[FIRST + "B.weight"][1][5] = math.nan
+def put_nan(name):
+    return lambda found: found[name][1].__setitem__(5, math.nan)
 
 
 def dropout_is_taken_over():
@@ -361,7 +363,11 @@ def wrong_adapters_are_refused():
               ("a magnitude", changed("dora", add={FIRST + "magnitude_vector": one}), "magnitude_vector"),
               ("a wrong norm", changed("norm", QWEN2, add={PREFIX + "model.norm.weight": ([47], [0.5] * 47)}), "model.norm", "[47]"),
               ("no tensor at all", changed("none", weights=dict.clear, target_modules=None), "no tensor"),
-              ("NaN", changed("nan", weights=put_nan), FIRST + "B.weight", "not finite", "element 5"),
+              ("NaN", changed("nan", weights=put_nan(FIRST + "B.weight")), FIRST + "B.weight", "not finite", "element 5"),
+              ("experts without down", changed("no down", GPTOSS, weights=drop(DOWN + "A.weight", DOWN + "B.weight")), "target_parameters"),
+              ("experts without B", changed("no up B", GPTOSS, weights=drop(UP + "B.weight")), UP + "B.weight", "has no tensor"),
+              ("experts with a short A", changed("short up", GPTOSS, weights=reshape(UP + "A.weight", [8, 32])), UP, "[8, 32]", "[10, 32]"),
+              ("experts with NaN", changed("nan up", GPTOSS, weights=put_nan(UP + "B.weight")), UP + "B.weight", "not finite", "element 5"),
               ("no configuration", spoil("no config", lambda folder: os.remove(os.path.join(folder, CONFIG))), "no " + CONFIG),
               ("no weights", spoil("no weights", lambda folder: os.remove(os.path.join(folder, WEIGHTS))), "no " + WEIGHTS, "download"),
               ("pickled weights", spoil("pickled", pickled), "adapter_model.bin", "save_pretrained"),
@@ -370,7 +376,7 @@ def wrong_adapters_are_refused():
               ("a FIFO of fields", spoil("fifo config", fifo(CONFIG)), CONFIG, "regular")]
     rows = []
     for what, folder, *words in table:
-        base = QWEN2 if what == "a wrong norm" else GPT2
+        base = QWEN2 if what == "a wrong norm" else GPTOSS if what.startswith("experts") else GPT2
         rows.append((what, ["export", golden(base), path("never"), "--merge", "--adapter", folder], *words))
     rows += [(what + ", train", train("never", GPT2, "--adapter", folder), *words) for what, folder, *words in table[-3:]]
     return program.refused_each(rows, watched=[SCRATCH])
