@@ -70,8 +70,9 @@ struct spillway {
     struct sw_engine *engine;
     spillway_stream *weights_stream; /* NULL: none */
     struct streamed_use taking, giving;
-    bool factors_changed;          /* the units' decay runs are to be joined again */
-    bool running;                  /* the update of the last step was begun and not waited for */
+    bool replaces;        /* spillway_write runs: masters may be read at the addresses to which weights are given */
+    bool factors_changed; /* the units' decay runs are to be joined again */
+    bool running;         /* the update of the last step was begun and not waited for */
     struct spillway_result result; /* of the last step of this handle */
     int64_t last_step, applied_steps, skipped_steps, committed_step;
     char note[SPILLWAY_NOTE_CHARS]; /* of the commit that was resumed */

@@ -241,7 +241,8 @@ int spillway_save(spillway *self);
 int spillway_read(spillway *self, int64_t index, int part, int64_t first, int64_t count, float *out);
 
 /* State for spillway_write. The arrays have an entry for each tensor, by its index: [count] values in fp32, borrowed
- * for the call. An entry of NULL, or NULL instead of an array, keeps what the store has. */
+ * for the call. An entry of NULL, or NULL instead of an array, keeps what the store has. The masters of a tensor of
+ * SPILLWAY_F32 may be its own weights, also where they stream. */
 struct spillway_state {
     size_t size;
     const float *const *master, *const *first_moment, *const *second_moment;

@@ -47,10 +47,11 @@ static sw_status end_use(const spillway *self, struct streamed_use *use, bool gi
                          (long long)use->done, (long long)use->count);
 }
 
-static enum stream_use use_of(const struct library_run *run, bool gives) {
+/* Weights that come whole need not be read before, unless somebody else may read them meanwhile. */
+static enum stream_use use_of(const spillway *self, const struct library_run *run, bool gives) {
     if (!gives)
         return STREAM_READ;
-    return run->from == 0 ? STREAM_OVERWRITE : STREAM_CHANGE;
+    return run->from == 0 && !self->replaces ? STREAM_OVERWRITE : STREAM_CHANGE;
 }
 
 static sw_status begin_use(const spillway *self, struct streamed_use *use, int64_t piece, const struct library_run *run,
@@ -60,7 +61,7 @@ static sw_status begin_use(const spillway *self, struct streamed_use *use, int64
     SW_TRY(end_use(self, use, gives));
     if (piece < 0)
         return SW_OK;
-    SW_TRY(sw_streamed_hold(self->weights_stream, &piece, 1, use_of(run, gives), SPILLWAY_FORWARD));
+    SW_TRY(sw_streamed_hold(self->weights_stream, &piece, 1, use_of(self, run, gives), SPILLWAY_FORWARD));
     *use = (struct streamed_use){.piece = piece, .done = run->from, .count = run->tensor->count};
     return SW_OK;
 }

@@ -106,7 +106,10 @@ static sw_status replace(spillway *self, const struct spillway_state *state, str
     *begun = true;
     for (int64_t t = 0; t < self->tensor_count; t++)
         self->tensor[t].gradient = NULL;
-    SW_TRY(sw_engine_replace(self->engine, &replacement));
+    self->replaces = true;
+    const sw_status replaced = sw_engine_replace(self->engine, &replacement);
+    self->replaces = false;
+    SW_TRY(replaced);
     SW_TRY(sw_library_let_go(self));
     SW_TRY(sw_store_keep_names(self->store));
     self->last_step = self->committed_step = state->step;

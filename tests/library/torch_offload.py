@@ -225,6 +225,23 @@ def state_dicts_are_saved_and_loaded(folder):
 
 
 @needs_torch
+def weights_that_were_loaded_are_taken(folder):
+    """Their masters are read at the addresses to which the same update writes the weights."""
+    model, other = (torch.nn.Sequential(*[torch.nn.Linear(2 * WIDTH, 2 * WIDTH) for _ in range(4)]) for _ in range(2))
+    offload(model, folder)
+    optimizer = adamw(model, folder, "store")
+    model(torch.ones(1, 2 * WIDTH)).sum().backward()
+    optimizer.step()
+    model.load_state_dict(other.state_dict())
+    optimizer.take_weights()
+    pairs = list(zip(model.named_parameters(), other.parameters(), strict=True))
+    problems = [f"'{name}' differs" for (name, a), b in pairs if not torch.equal(a, b)]
+    problems += [f"the master of '{name}' differs" for (name, a), b in pairs if not torch.equal(optimizer.read_state(a)["master"], b)]
+    optimizer.close()
+    return problems
+
+
+@needs_torch
 def parameters_on_meta_are_filled(folder):
     plain = awkward()
     values = dict(plain.named_parameters())
@@ -339,6 +356,6 @@ def the_guides_program_runs(folder):
 
 
 script_test.run(any_module_has_the_same_bits, checkpointing_has_the_same_bits, training_has_the_same_bits_and_resumes,
-                errors_and_two_models_leave_nothing_behind, state_dicts_are_saved_and_loaded, parameters_on_meta_are_filled,
+                errors_and_two_models_leave_nothing_behind, state_dicts_are_saved_and_loaded, weights_that_were_loaded_are_taken, parameters_on_meta_are_filled,
                 generation_gives_the_same_tokens, mistakes_are_refused_by_name, a_compiled_module_has_the_same_bits, an_interpreter_ends_with_everything_open,
                 the_guides_program_runs)
