@@ -11,7 +11,9 @@ import contextlib
 import ctypes
 import functools
 import os
+import sys
 import threading
+import types
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, NoReturn
@@ -111,12 +113,12 @@ def _group(indices: list[int]) -> ctypes.Array[ctypes.c_int64]:
 
 
 class _Scope:
-    """A forward pass of a module that has begun: what is held until it ends."""
+    """A forward pass of a module that has begun: what is held until it ends. `frame`: that of the module's call."""
 
-    __slots__ = ("extra", "group", "module")
+    __slots__ = ("extra", "frame", "group", "module")
 
-    def __init__(self, module: torch.nn.Module) -> None:
-        self.module = module
+    def __init__(self, module: torch.nn.Module, frame: types.FrameType) -> None:
+        self.module, self.frame = module, frame
         self.group: ctypes.Array[ctypes.c_int64] | None = None
         self.extra: list[int] = []
 
@@ -238,24 +240,46 @@ class Offloaded:
     def _before(self, module: torch.nn.Module, _: Any) -> None:
         if torch.compiler.is_compiling():
             raise RuntimeError("an offloaded module cannot be compiled as a whole: its hooks bring weights to memory")
-        scope, group = _Scope(module), self._groups.get(id(module))
+        frame = sys._getframe(1)
+        self._end_interrupted(frame)
+        scope, group = _Scope(module, frame), self._groups.get(id(module))
         self._stack().append(scope)
         if group:
             self._check_unchanged(group)
+            self._need(scope, group)
+
+    def _need(self, scope: _Scope, group: ctypes.Array[ctypes.c_int64]) -> None:
+        """Holds a scope's own parameters. A KeyboardInterrupt that came while the library waited is raised when it has them."""
+        scope.group = group
+        try:
             self._stream.need(group, _FORWARD)
-            scope.group = group
+        except StoreError:
+            scope.group = None
+            raise
+
+    def _end_interrupted(self, caller: types.FrameType) -> None:
+        """Ends passes that a KeyboardInterrupt has left: hooks do not run then. Their calls are no callers of this one."""
+        stack = self._stack()
+        while stack:
+            frame: types.FrameType | None = caller
+            while frame is not None and frame is not stack[-1].frame:
+                frame = frame.f_back
+            if frame is not None:
+                return
+            self._let_go(stack.pop())
+
+    def _let_go(self, scope: _Scope) -> list[int]:
+        """Releases what a scope holds, and returns it."""
+        used = [*(scope.group or []), *scope.extra]
+        if used:
+            self._stream.done(_group(used))
+        return used
 
     def _after(self, module: torch.nn.Module, _: Any, output: Any) -> None:
         stack = self._stack()
         if not stack or stack[-1].module is not module:
             return
-        scope, used = stack.pop(), []
-        if scope.group:
-            used += list(scope.group)
-            self._stream.done(scope.group)
-        if scope.extra:
-            used += scope.extra
-            self._stream.done(_group(scope.extra))
+        used = self._let_go(stack.pop())
         if used and torch.is_grad_enabled():
             group = _group(used)
             for tensor in _tensors_of(output):

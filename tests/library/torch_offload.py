@@ -205,6 +205,22 @@ def errors_and_two_models_leave_nothing_behind(folder):
 
 
 @needs_torch
+def interrupted_passes_hold_nothing(folder):
+    """PyTorch runs no hook after a KeyboardInterrupt. Two parameters of the three fit in memory."""
+    def interrupt(*_):
+        raise KeyboardInterrupt("on purpose")
+    model = torch.nn.Sequential(*[torch.nn.Linear(WIDTH, WIDTH) for _ in range(3)])
+    expected = model(torch.ones(1, WIDTH))
+    offloaded, problems = offload(model, folder, "600KiB"), []
+    for interrupted in (1, 2):
+        hook = model[interrupted].register_forward_pre_hook(interrupt)
+        problems += script_test.raised(KeyboardInterrupt, "on purpose", model, torch.ones(1, WIDTH))
+        hook.remove()
+        problems += [] if torch.equal(model(torch.ones(1, WIDTH)), expected) else ["the result differs"]
+    return problems + ([f"{len(offloaded._stack())} passes are open"] if offloaded._stack() else [])
+
+
+@needs_torch
 def state_dicts_are_saved_and_loaded(folder):
     plain, streamed, other = awkward(), awkward(), awkward()
     offloaded = offload(streamed, folder)
@@ -356,6 +372,7 @@ def the_guides_program_runs(folder):
 
 
 script_test.run(any_module_has_the_same_bits, checkpointing_has_the_same_bits, training_has_the_same_bits_and_resumes,
-                errors_and_two_models_leave_nothing_behind, state_dicts_are_saved_and_loaded, weights_that_were_loaded_are_taken, parameters_on_meta_are_filled,
+                errors_and_two_models_leave_nothing_behind, interrupted_passes_hold_nothing,
+                state_dicts_are_saved_and_loaded, weights_that_were_loaded_are_taken, parameters_on_meta_are_filled,
                 generation_gives_the_same_tokens, mistakes_are_refused_by_name, a_compiled_module_has_the_same_bits, an_interpreter_ends_with_everything_open,
                 the_guides_program_runs)
