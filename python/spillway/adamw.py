@@ -119,7 +119,7 @@ class AdamW(torch.optim.Optimizer):
                        allow_buffered=allow_buffered, **_shared_by(process_group))
         try:
             if self._offloaded is not None:
-                opened.use_stream(self._offloaded._stream.handle)
+                opened.use_stream(self._offloaded._stream.handle, self._offloaded._stream.closing.begin_store)
             self._index = {parameter: self._add(opened, names[id(parameter)], parameter) for group in self.param_groups
                            for parameter in group["params"] if parameter.requires_grad and parameter.numel() > 0}
             self._rates()

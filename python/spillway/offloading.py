@@ -42,11 +42,21 @@ class OffloadUsage(NamedTuple):
 
 
 class _Closing:
-    """Closes a stream when neither it nor a tensor on its memory is used any more. At the end of the interpreter it is left to the
-    system, because tensors may still be read."""
+    """Closes a stream when neither it, nor a tensor on its memory, nor a store that writes to it is used any more. At the end of
+    the interpreter it is left to the system, because tensors may still be read."""
 
     def __init__(self, library: ctypes.CDLL, handle: ctypes.c_void_p) -> None:
-        self._library, self._handle, self._users = library, handle, 0
+        self._library, self._handle, self._users, self.stores = library, handle, 0, 0
+
+    def begin_store(self) -> Callable[[], None]:
+        """Counts a store, and returns what ends its use, after it is closed."""
+        self._users += 1
+        self.stores += 1
+        return self._end_store
+
+    def _end_store(self) -> None:
+        self.stores -= 1
+        self._release()
 
     def add(self, user: object) -> weakref.finalize:  # type: ignore[type-arg]
         self._users += 1
@@ -69,8 +79,8 @@ class _Stream:
         handle = ctypes.c_void_p()
         self.check(self._library.spillway_stream_create(options, handle))
         self.handle = handle
-        self._closing = _Closing(self._library, handle)
-        self.close = self._closing.add(self)
+        self.closing = _Closing(self._library, handle)
+        self.close = self.closing.add(self)
 
     def check(self, status: int) -> None:
         if status != _library.OK:
@@ -90,7 +100,7 @@ class _Stream:
         """Returns a tensor on the address of a tensor of the stream."""
         memory = (ctypes.c_char * (shape.numel() * dtype.itemsize)).from_address(
             self._library.spillway_stream_address(self.handle, index))
-        self._closing.add(memory)
+        self.closing.add(memory)
         return torch.frombuffer(memory, dtype=torch.uint8).view(dtype).view(shape)
 
     def need(self, group: ctypes.Array[ctypes.c_int64], direction: int) -> None:
@@ -343,13 +353,19 @@ class Offloaded:
 
     # What a user calls.
 
+    def _check_open(self) -> None:
+        if not self._stream.close.alive:
+            raise ValueError("the module is offloaded no more: close() has brought its parameters back")
+
     def usage(self) -> OffloadUsage:
         """Returns the memory and the drive that the parameters take, and how often a module waited."""
+        self._check_open()
         return self._stream.usage()
 
     @contextlib.contextmanager
     def changing(self, *parameters: torch.nn.Parameter) -> Iterator[None]:
         """Within the `with` statement these parameters are in memory and may be changed in place."""
+        self._check_open()
         group = _group([self._index[id(parameter)] for parameter in parameters])
         self._check_unchanged(group)
         self._stream.need(group, _CHANGE)
@@ -361,7 +377,11 @@ class Offloaded:
 
     @torch.no_grad()
     def close(self) -> None:
-        """Brings all parameters back to ordinary memory, and removes the hooks."""
+        """Brings all parameters back to ordinary memory, and removes the hooks. Close a spillway.AdamW of them before."""
+        if not self._stream.close.alive:
+            return
+        if self._stream.closing.stores > 0:
+            raise ValueError("a spillway.AdamW writes to the parameters of the offloaded module: close it before")
         model = self._model()
         self._check_unchanged(_group(list(range(len(self._parameters)))))
         for parameter in self._parameters:

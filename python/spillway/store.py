@@ -80,12 +80,14 @@ def parse_size(size: int | str) -> int:
     return int(float(found[1]) * _UNITS[found[2]])
 
 
-def _close(handle: ctypes.c_void_p, lock: threading.RLock, owner: int, _gather: object) -> None:
+def _close(handle: ctypes.c_void_p, lock: threading.RLock, owner: int, _gather: object, after: list[Callable[[], None]]) -> None:
     """Closes a handle, for which the library may call `gather` a last time, once no other thread is in a call with it: an
-    interpreter may end while a thread is within a step."""
+    interpreter may end while a thread is within a step. Then calls `after`."""
     if os.getpid() == owner:
         with lock:
             _library.load().spillway_close(handle)
+        for call in after:
+            call()
 
 
 def _named(table: dict[str, int], key: str, what: str) -> int:
@@ -138,7 +140,8 @@ class Store:
         self._handle = handle
         self._lock, self._owner = threading.RLock(), os.getpid()
         # At the latest at the end of the interpreter.
-        self._finalizer = weakref.finalize(self, _close, handle, self._lock, self._owner, self._gather)
+        self._after_close: list[Callable[[], None]] = []
+        self._finalizer = weakref.finalize(self, _close, handle, self._lock, self._owner, self._gather, self._after_close)
 
     def _gathered_by(self, gather: Callable[[int, list[int]], None], ranks: int) -> Callable[[int, int, Any], int]:
         """Returns the function as the library calls it. The finalizer must not keep the store alive, so nor does this."""
@@ -209,9 +212,11 @@ class Store:
         with self._turn():
             return self._library.spillway_note(self._open_handle()).decode()
 
-    def use_stream(self, stream: ctypes.c_void_p) -> None:
-        """Lets the store write the new weights of a stream's tensors through the stream, before `open`."""
+    def use_stream(self, stream: ctypes.c_void_p, begin: Callable[[], Callable[[], None]]) -> None:
+        """Lets the store write the new weights of a stream's tensors through the stream, before `open`. The stream outlives the
+        store: `begin` counts its use, and returns what ends it."""
         self._check(self._library.spillway_use_stream(self._open_handle(), stream))
+        self._after_close.append(begin())
 
     def set_factors(self, index: int, lr_scale: float, decay: bool) -> None:
         """Changes a tensor's factor of the learning rate, and whether weight decay applies, for the steps to come."""

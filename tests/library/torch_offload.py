@@ -221,6 +221,35 @@ def interrupted_passes_hold_nothing(folder):
 
 
 @needs_torch
+def an_open_optimizer_keeps_the_stream(folder):
+    """Garbage is collected in any order, and a stream that could not be closed stays, with its memory, for good."""
+    def trained():
+        model = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, WIDTH))
+        offloaded = offload(model, folder, "600KiB")
+        optimizer = adamw(model, folder, "store")
+        model(torch.ones(1, WIDTH)).sum().backward()
+        optimizer.step()
+        return model, offloaded, optimizer
+    model, offloaded, optimizer = trained()
+    problems = script_test.raised(ValueError, "a spillway.AdamW writes to the parameters", offloaded.close)
+    with torch.no_grad():
+        expected = model(torch.ones(1, WIDTH))
+        optimizer.close()
+        offloaded.close()
+        offloaded.close()
+        problems += [] if torch.equal(model(torch.ones(1, WIDTH)), expected) else ["the closed module differs"]
+    gc.collect()
+    problems += script_test.raised(ValueError, "is offloaded no more", offloaded.usage)
+    problems += script_test.raised(ValueError, "is offloaded no more", offloaded.changing(model[0].weight).__enter__)
+    before = mapped("memfd:spillway")
+    garbage = [*trained()]
+    garbage.append(garbage)
+    del garbage
+    gc.collect()
+    return problems + ([] if before == mapped("memfd:spillway") == 0 else ["a stream that nobody uses is open"])
+
+
+@needs_torch
 def state_dicts_are_saved_and_loaded(folder):
     plain, streamed, other = awkward(), awkward(), awkward()
     offloaded = offload(streamed, folder)
@@ -373,6 +402,6 @@ def the_guides_program_runs(folder):
 
 script_test.run(any_module_has_the_same_bits, checkpointing_has_the_same_bits, training_has_the_same_bits_and_resumes,
                 errors_and_two_models_leave_nothing_behind, interrupted_passes_hold_nothing,
-                state_dicts_are_saved_and_loaded, weights_that_were_loaded_are_taken, parameters_on_meta_are_filled,
+                an_open_optimizer_keeps_the_stream, state_dicts_are_saved_and_loaded, weights_that_were_loaded_are_taken, parameters_on_meta_are_filled,
                 generation_gives_the_same_tokens, mistakes_are_refused_by_name, a_compiled_module_has_the_same_bits, an_interpreter_ends_with_everything_open,
                 the_guides_program_runs)
