@@ -16,14 +16,17 @@ from spillway.store import check_status
 _READ, _WRITE = 0, 1
 
 
-def _memory_of(buffer: Any, to_write: bool) -> tuple[int, int]:
-    """Returns the address and the bytes of a buffer. to_write: a file's bytes come into it."""
+def _memory_of(buffer: Any, to_write: bool) -> tuple[int, int, Any]:
+    """Returns the address and the bytes of a buffer, and what keeps both. to_write: a file's bytes come into it."""
     if hasattr(buffer, "data_ptr"):
         if buffer.device.type != "cpu":
             raise ValueError(f"the tensor is on {buffer.device}, not in CPU memory")
         if not buffer.is_contiguous():
             raise ValueError("the tensor is not contiguous: call .contiguous() on it before")
-        return buffer.data_ptr(), buffer.numel() * buffer.element_size()
+        if buffer.is_conj() or buffer.is_neg():
+            raise ValueError("the tensor is a conjugate or a negative that is not computed yet: call .resolve_conj().resolve_neg() "
+                             "on it before")
+        return buffer.data_ptr(), buffer.numel() * buffer.element_size(), buffer
     view = memoryview(buffer)
     if view.nbytes == 0:
         raise ValueError("the array has no bytes")
@@ -33,12 +36,12 @@ def _memory_of(buffer: Any, to_write: bool) -> tuple[int, int]:
         raise ValueError("the array is read-only, and a file is to be read into it")
     interface = getattr(buffer, "__array_interface__", None)
     if interface is not None:
-        return interface["data"][0], view.nbytes
+        return interface["data"][0], view.nbytes, view
     if isinstance(buffer, bytes):
-        return ctypes.cast(ctypes.c_char_p(buffer), ctypes.c_void_p).value or 0, view.nbytes
+        return ctypes.cast(ctypes.c_char_p(buffer), ctypes.c_void_p).value or 0, view.nbytes, view
     if view.readonly:
         raise ValueError(f"a read-only {type(buffer).__name__} does not tell its address: give bytes or an array")
-    return ctypes.addressof(ctypes.c_char.from_buffer(buffer)), view.nbytes
+    return ctypes.addressof(ctypes.c_char.from_buffer(buffer)), view.nbytes, view
 
 
 def _close(handle: ctypes.c_void_p, owner: int) -> None:
@@ -61,7 +64,8 @@ class File:
         options = _library.IoOptions(ctypes.sizeof(_library.IoOptions), write, depth, allow_buffered)
         handle = ctypes.c_void_p()
         self._handle: ctypes.c_void_p | None = None
-        self._buffers: dict[int, Any] = {}
+        # The number of a transfer, once it is submitted, and what keeps its memory.
+        self._buffers: list[tuple[ctypes.c_int64, Any]] = []
         check_status(self._library.spillway_io_open(os.fsencode(path), options, handle))
         self._handle = handle
         self._finalizer = weakref.finalize(self, _close, handle, os.getpid())
@@ -78,11 +82,12 @@ class File:
         check_status(getattr(self._library, name)(self._handle, *arguments))
 
     def _submit(self, how: int, buffer: Any, offset: int) -> int:
-        address, count = _memory_of(buffer, how == _READ)
-        number = ctypes.c_int64()
+        address, count, keeper = _memory_of(buffer, how == _READ)
+        number = ctypes.c_int64(-1)
         with self._lock:
+            # Before the call: a KeyboardInterrupt that comes during it is raised when the transfer runs.
+            self._buffers.append((number, keeper))
             self._call("spillway_io_submit", how, offset, address, count, number)
-            self._buffers[number.value] = buffer
         return number.value
 
     def read(self, buffer: Any, offset: int = 0) -> int:
@@ -97,7 +102,7 @@ class File:
         """Waits until a transfer, and all before it, are done; None: all."""
         with self._lock:
             self._call("spillway_io_wait", -1 if number is None else number)
-            self._buffers = {key: buffer for key, buffer in self._buffers.items() if number is not None and key > number}
+            self._buffers = [kept for kept in self._buffers if number is not None and kept[0].value > number]
 
     def flush(self) -> None:
         """Waits for all transfers, and makes what was written durable."""
@@ -117,7 +122,7 @@ class File:
         with self._lock:
             self._handle = None
             self._finalizer()
-            self._buffers = {}
+            self._buffers = []
 
 
 def empty(count: int) -> mmap.mmap:

@@ -97,6 +97,11 @@ def mistakes_are_refused_by_name(path):
         problems += script_test.raised(StoreArgumentError, "are no range", file.read, buffer, -1)
         problems += script_test.raised(ValueError, "has no bytes", file.read, bytearray())
         problems += script_test.raised(StoreArgumentError, "no transfer 7", file.wait, 7)
+        grown = bytearray(PAGE)
+        number = file.read(grown)
+        problems += script_test.raised(BufferError, "re-sized", grown.extend, b"1")
+        file.wait(number)
+        grown.extend(b"1")
         child = os.fork()
         if child == 0:
             os._exit(0 if not script_test.raised(StoreArgumentError, "fork", file.wait) else 1)
