@@ -137,6 +137,8 @@ class AdamW(torch.optim.Optimizer):
             self._unwatch = watch(overlap, self._wait_for)
         # Keeps this object from living as long as the parameters.
         hand_over = functools.partial(_hand_over, weakref.ref(self))
+        # A torch.amp.GradScaler then sets found_inf, and leaves the rest to step(), which refuses it.
+        self._step_supports_amp_scaling = self._offloaded is not None
         self._hooks = [parameter.register_post_accumulate_grad_hook(hand_over) for parameter in self._index
                        if self._offloaded is not None]
 
@@ -280,6 +282,9 @@ class AdamW(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Clips, updates the parameters, and commits as the class says. Returns the closure's loss."""
         store, loss = self._opened(), None
+        if self._offloaded is not None and self.__dict__.pop("found_inf", None) is not None:
+            raise ValueError("a GradScaler scales the loss, and the gradients of an offloaded module are handed over scaled: use "
+                             "bfloat16, which needs none")
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()

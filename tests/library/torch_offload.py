@@ -354,6 +354,13 @@ def mistakes_are_refused_by_name(folder):
     offload(other, os.path.join(folder, "other"))
     problems += refused(ValueError, "different offloaded modules", spillway.AdamW, [*model.parameters(), *other.parameters()],
                         store=os.path.join(folder, "store"), host_memory="64MiB", allow_buffered=True)
+    scaled = adamw(other, folder, "scaled")
+    for unscales in (False, True):
+        scaler = torch.amp.GradScaler("cpu")
+        scaler.scale(other(torch.ones(1, WIDTH)).sum()).backward()
+        if unscales:
+            scaler.unscale_(scaled)
+        problems += refused(ValueError, "a GradScaler scales the loss", scaler.step, scaled)
     problems += refused(ValueError, "the module is offloaded", spillway.AdamW, other.parameters(), overlap=other,
                         store=os.path.join(folder, "store"), host_memory="64MiB", allow_buffered=True)
     del offloaded
