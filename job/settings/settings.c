@@ -371,6 +371,14 @@ sw_status sw_settings_group_ranks(const struct sw_settings *settings, struct sw_
     return SW_OK;
 }
 
+/* Returns the number of tensors like this one that the members of an expert group have: each has others, of its
+ * experts, or its part of one tensor of all experts. */
+static int64_t tensors_like(const struct sw_settings *settings, const struct sw_unit *unit,
+                            const struct sw_tensor *tensor) {
+    const bool joined = tensor->elems * sw_settings_tensor_ranks(settings) < sw_tensor_whole_elems(tensor);
+    return unit->shared_out && !tensor->part.replicated && !joined ? settings->experts : 1;
+}
+
 /* The tiles of a rank's part of a tensor are in consecutive units. The tensor counts once. */
 int64_t sw_settings_parameters(const struct sw_settings *settings, const struct sw_units *units) {
     int64_t parameters = 0;
@@ -380,8 +388,7 @@ int64_t sw_settings_parameters(const struct sw_settings *settings, const struct 
         for (int64_t t = 0; t < units->unit[u].tensor_count; t++) {
             const struct sw_tensor *tensor = &units->unit[u].tensor[t];
             if (u == 0 || sw_unit_find(&units->unit[u - 1], tensor->name) == NULL)
-                parameters += sw_tensor_whole_elems(tensor) *
-                              (units->unit[u].shared_out && !tensor->part.replicated ? settings->experts : 1);
+                parameters += sw_tensor_whole_elems(tensor) * tensors_like(settings, &units->unit[u], tensor);
         }
     return parameters;
 }

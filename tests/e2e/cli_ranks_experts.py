@@ -412,6 +412,10 @@ def plan_answers_for_groups():
         problems.append(f"{both['expert_ranks']}, {both['tensor']}, {both['parameters']} parameters")
     if [size["ranks"] for size in auto["tensor_choice"]] != [1, 2, 4]:
         problems.append(f"beside --experts 2: {auto['tensor_choice']}")
+    joined = ("plan", "--model", "gpt-oss-20b", *shape[3:], "--lora", 8)
+    counts = [[json.loads(must(*joined, *flags).out)[name] for name in ("parameters", "active_parameters")]
+              for flags in ((), ("--experts", 2), ("--tensor", 2))]
+    problems += [] if counts == counts[:1] * 3 else [f"parameters of joined experts: {counts}"]
     said = must(*shape[:-1], "--experts", 2, "--tensor", "auto").out
     if f"--experts 2 --tensor {auto['tensor']['ranks'] if auto['tensor'] else 1}" not in said or "--tensor auto --" in said:
         problems.append(f"the command that plan gives has no size: {said!r}")
