@@ -179,9 +179,13 @@ class Offloaded:
         if not members:
             raise ValueError("the module has no parameters")
         self._stream.open()
-        moved = {id(parameter): self._move(index, name, parameter, fill) for index, (name, parameter) in enumerate(members)}
-        for module in model.modules():
-            self._attach(module, moved)
+        try:
+            moved = {id(parameter): self._move(index, name, parameter, fill) for index, (name, parameter) in enumerate(members)}
+            for module in model.modules():
+                self._attach(module, moved)
+        except BaseException:
+            self._give_back()
+            raise
 
     # Parameters.
 
@@ -375,15 +379,18 @@ class Offloaded:
             self._note_changes(group)
             self._stream.done(group)
 
-    @torch.no_grad()
     def close(self) -> None:
         """Brings all parameters back to ordinary memory, and removes the hooks. Close a spillway.AdamW of them before."""
         if not self._stream.close.alive:
             return
         if self._stream.closing.stores > 0:
             raise ValueError("a spillway.AdamW writes to the parameters of the offloaded module: close it before")
-        model = self._model()
         self._check_unchanged(_group(list(range(len(self._parameters)))))
+        self._give_back()
+
+    @torch.no_grad()
+    def _give_back(self) -> None:
+        model = self._model()
         for parameter in self._parameters:
             parameter.data = parameter.data.clone()
             del parameter.spillway_stream  # type: ignore[attr-defined]

@@ -297,6 +297,18 @@ def parameters_on_meta_are_filled(folder):
 
 
 @needs_torch
+def what_fails_midway_leaves_the_module(folder):
+    def fails(name, _):
+        raise KeyboardInterrupt(name)
+    model = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, WIDTH, device="meta"))
+    first = model[0](torch.ones(1, WIDTH))
+    problems = script_test.raised(KeyboardInterrupt, "1.weight", offload, model, folder, fill=fails)
+    problems += [] if torch.equal(model[0](torch.ones(1, WIDTH)), first) and mapped(folder) == 0 else ["something stays offloaded"]
+    offload(model, folder, fill=lambda _, tensor: tensor.fill_(0.5))
+    return problems if torch.equal(model[0](torch.ones(1, WIDTH)), first) else [*problems, "the result differs"]
+
+
+@needs_torch
 def generation_gives_the_same_tokens(folder):
     try:
         import transformers
@@ -409,6 +421,7 @@ def the_guides_program_runs(folder):
 
 script_test.run(any_module_has_the_same_bits, checkpointing_has_the_same_bits, training_has_the_same_bits_and_resumes,
                 errors_and_two_models_leave_nothing_behind, interrupted_passes_hold_nothing,
-                an_open_optimizer_keeps_the_stream, state_dicts_are_saved_and_loaded, weights_that_were_loaded_are_taken, parameters_on_meta_are_filled,
+                an_open_optimizer_keeps_the_stream, state_dicts_are_saved_and_loaded, weights_that_were_loaded_are_taken,
+                parameters_on_meta_are_filled, what_fails_midway_leaves_the_module,
                 generation_gives_the_same_tokens, mistakes_are_refused_by_name, a_compiled_module_has_the_same_bits, an_interpreter_ends_with_everything_open,
                 the_guides_program_runs)
