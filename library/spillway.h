@@ -294,9 +294,9 @@ void spillway_close(spillway *self);
  * works, and one that was seen before is fast. Small tensors, such as norms and biases, stay in memory.
  *
  * Blocks of 1 MiB have checksums, which are compared when they are read. The file has no name and is gone when the
- * process ends: weights come from the caller, or from a store, whose masters survive. Threads may use one stream at
- * once. Errors are those of spillway_error(NULL). After a failure of the drive, or a wrong checksum, a stream can only
- * be closed. */
+ * process ends: weights come from the caller, or from a store, whose masters survive. A forked child must not touch the
+ * addresses: its own lead to memory in which the parent puts other tensors. Threads may use one stream at once. Errors
+ * are those of spillway_error(NULL). After a failure of the drive, or a wrong checksum, a stream can only be closed. */
 typedef struct spillway_stream spillway_stream;
 
 struct spillway_stream_options {
@@ -347,7 +347,8 @@ int spillway_stream_need(spillway_stream *self, const int64_t *tensors, int64_t 
 int spillway_stream_done(spillway_stream *self, const int64_t *tensors, int64_t count);
 
 /* Tells that the caller has written to the addresses of these tensors, between a need of SPILLWAY_CHANGE and
- * spillway_stream_done. They are written to the file in the background. Other changes are lost, or an error later. */
+ * spillway_stream_done. They are written to the file in the background. Other changes are lost when the tensor leaves
+ * memory; that is an error if one of the words that are compared, one of each page, has changed. */
 int spillway_stream_changed(spillway_stream *self, const int64_t *tensors, int64_t count);
 
 /* Fills in the usage of an open stream. */
