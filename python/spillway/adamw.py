@@ -44,14 +44,15 @@ def _hand_over(owner: weakref.ref[AdamW], parameter: torch.Tensor) -> None:
         parameter.grad = None
 
 
-def _shared_by(process_group: Any) -> dict[str, Any]:
-    """Returns the options of a store by which the processes of a group share it."""
+def _shared_by(process_group: Any) -> tuple[dict[str, Any], Callable[[list[bool]], list[bool]]]:
+    """Returns the options of a store by which the processes of a group share it, and which of some values are true in any of
+    them."""
     if process_group is None:
-        return {}
+        return {}, lambda values: values
     from spillway.gather import gather_over
 
-    rank, ranks, gather = gather_over(process_group)
-    return {"rank": rank, "ranks": ranks, "gather": gather}
+    exchange = gather_over(process_group)
+    return {"rank": exchange.rank, "ranks": exchange.ranks, "gather": exchange.gather}, exchange.any_of
 
 
 class AdamW(torch.optim.Optimizer):
@@ -89,8 +90,8 @@ class AdamW(torch.optim.Optimizer):
             full_state_dict: `state_dict()` holds the state itself, as `state_dict(full=True)` does. Trainers that keep
                 several checkpoints, or go back to one after later steps were committed, need it.
             process_group: a group of torch.distributed whose processes share the store, each with a part of the state. All
-                have the same gradients, as DistributedDataParallel makes them, and call `step`, `wait`, `save`, `usage` and
-                `read_state` together.
+                have the same gradients, as DistributedDataParallel makes them, and call `step`, `wait`, `save`, `usage`,
+                `read_state`, `state_dict`, `load_state_dict` and `take_weights` together.
         """
         if missing not in ("error", "zero"):
             raise ValueError(f"missing={missing!r} is neither 'error' nor 'zero'")
@@ -114,9 +115,10 @@ class AdamW(torch.optim.Optimizer):
         if overlap is not None:
             check_overlap(overlap, {parameter: names[id(parameter)] for group in self.param_groups
                                     for parameter in group["params"] if parameter.requires_grad})
+        shared, self._any_of = _shared_by(process_group)
         opened = Store(store, host_memory=host_memory, state=state, threads=threads, save_every=save_every,
                        accumulate=self._offloaded is not None, zero_missing_gradients=missing == "zero",
-                       allow_buffered=allow_buffered, **_shared_by(process_group))
+                       allow_buffered=allow_buffered, **shared)
         try:
             if self._offloaded is not None:
                 opened.use_stream(self._offloaded._stream.handle, self._offloaded._stream.closing.begin_store)
@@ -249,16 +251,19 @@ class AdamW(torch.optim.Optimizer):
 
     def _changed(self) -> list[torch.Tensor]:
         """Returns parameters that something else has given other values since the last step. Only those that were written to
-        are compared with their masters."""
-        changed = []
-        for parameter, version in self._versions.items():
-            if parameter._version == version:
-                continue
+        are compared with their masters. Processes read masters together, so one that was written to in any of them is
+        compared in all, and the result is that of all."""
+        written = self._true_in_any({parameter: parameter._version != version for parameter, version in self._versions.items()})
+        differs = {}
+        for parameter in written:
             master = torch.empty(parameter.shape, dtype=torch.float32)
             self._opened().read(self._index[parameter], "master", master.data_ptr())
-            if not torch.equal(master.to(parameter.dtype), parameter):
-                changed.append(parameter)
-        return changed
+            differs[parameter] = not torch.equal(master.to(parameter.dtype), parameter)
+        return self._true_in_any(differs)
+
+    def _true_in_any(self, values: dict[torch.Tensor, bool]) -> list[torch.Tensor]:
+        """Returns the parameters whose value is true in any process."""
+        return [parameter for parameter, value in zip(values, self._any_of(list(values.values()))) if value] if values else []
 
     def _check_values(self) -> None:
         changed = self._changed()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -14,10 +14,20 @@ def _bytes_at(address: int, count: int) -> torch.Tensor:
     return torch.frombuffer((ctypes.c_uint8 * count).from_address(address), dtype=torch.uint8)
 
 
-def gather_over(process_group: Any) -> tuple[int, int, Callable[[int, list[int]], None]]:
-    """Returns this process's number in a group, the number of processes, and a function that copies each one's part of some
-    bytes to all of them. It has a gloo group of its own, because the library may call it while the caller exchanges
-    gradients."""
+class Exchange(NamedTuple):
+    """A process of a group, and how it exchanges with the others."""
+
+    rank: int
+    ranks: int
+    gather: Callable[[int, list[int]], None]
+    """Copies each process's part of some bytes to all of them, as Store describes it."""
+    any_of: Callable[[list[bool]], list[bool]]
+    """Returns which of some values are true in any process."""
+
+
+def gather_over(process_group: Any) -> Exchange:
+    """Returns this process's exchange with a group. It has a gloo group of its own, because the library may gather while the
+    caller exchanges gradients."""
     if not dist.is_initialized():
         raise ValueError("process_group: torch.distributed is not initialised")
     members = dist.get_process_group_ranks(process_group)
@@ -33,4 +43,9 @@ def gather_over(process_group: Any) -> tuple[int, int, Callable[[int, list[int]]
         dist.all_gather(parts, mine, group=group)
         for begin, end, part in zip(bounds, bounds[1:], parts, strict=False):
             whole[begin:end] = part[:end - begin]
-    return rank, len(members), gather
+
+    def any_of(values: list[bool]) -> list[bool]:
+        found = torch.tensor(values, dtype=torch.uint8)
+        dist.all_reduce(found, op=dist.ReduceOp.MAX, group=group)
+        return [value != 0 for value in found.tolist()]
+    return Exchange(rank, len(members), gather, any_of)

@@ -18,6 +18,17 @@ def refuse_parts(folder, group):
         raise AssertionError(problems)
 
 
+def refuse_change(optimizer, parameter, rank):
+    """Refuses in all processes what changed in one."""
+    if rank == 0:
+        with torch.no_grad():
+            parameter.add_(1.0)
+    problems = script_test.raised(ValueError, "was changed by something else", optimizer.step)
+    problems += script_test.raised(ValueError, "processes share", optimizer.take_weights)
+    if problems:
+        raise AssertionError(problems)
+
+
 def train_shared(folder, rank, ranks, steps):
     """All processes have the same batches. The mean of 2 or 4 equal gradients is one of them, bit by bit."""
     torch.manual_seed(SEED + int(rank))
@@ -38,10 +49,15 @@ def train_shared(folder, rank, ranks, steps):
         inputs = torch.randn(4, 1000, generator=torch.Generator().manual_seed(optimizer.last_step))
         optimizer.zero_grad()
         model(inputs).pow(2).mean().backward()
+        if rank == 1:
+            with torch.no_grad():
+                module[0].weight.mul_(1.0)  # written to in one process only, which is no change
         optimizer.step()
     optimizer.save()
     torch.save({"norm": optimizer.last_result.grad_norm, "moment": optimizer.read_state(module[0].weight)["exp_avg"],
                 **module.state_dict()}, os.path.join(folder, f"weights{rank}"))
+    if ranks > 1:
+        refuse_change(optimizer, module[0].bias, rank)
     optimizer.close()
     if ranks > 1:
         dist.destroy_process_group()
