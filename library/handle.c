@@ -545,6 +545,7 @@ static sw_status open_store(spillway *self, bool *started) {
     if (self->rank > 0)
         take_absolute_path(self);
     SW_TRY(sw_library_agree(self, look(self, &record, &found), "tensors.json"));
+    SW_TRY(sw_library_check_found(self, &record, found));
     SW_TRY(clear_remains(self, &record, &found));
     SW_TRY(sw_library_agree(self, prepare(self, found), "plan"));
     SW_TRY(sw_library_check_alike(self));

@@ -148,6 +148,8 @@ sw_status sw_library_place(const spillway *self, int ranks, int rank, char place
 sw_status sw_library_new_id(const spillway *self, char id[SW_STORE_ID_CHARS]);
 /* Writes tensors.json by process 0. */
 sw_status sw_library_share_record(const spillway *self, const struct store_record *record);
+/* Refuses processes that found different stores. */
+sw_status sw_library_check_found(const spillway *self, const struct store_record *record, bool found);
 /* Removes the stores of a set, whose last step is at most last_step. */
 sw_status sw_library_remove_set(const spillway *self, const struct store_set *set, int64_t last_step);
 /* Creates this process's store of a set. */

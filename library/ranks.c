@@ -119,8 +119,43 @@ sw_status sw_library_new_id(const spillway *self, char id[SW_STORE_ID_CHARS]) {
     return status;
 }
 
+/* Refuses folders that only have the same name, each on a drive of another machine. */
+static sw_status see_record(const spillway *self) {
+    char path[LIBRARY_PATH_CHARS];
+    bool found;
+    SW_TRY(sw_path_join(path, sizeof path, self->folder, "tensors.json"));
+    SW_TRY(sw_path_find(path, &found));
+    return found ? SW_OK
+                 : sw_fail(SW_ERR_ARG,
+                           "process %d does not find the %s that process 0 wrote: name a folder that all "
+                           "processes share",
+                           self->rank, path);
+}
+
 sw_status sw_library_share_record(const spillway *self, const struct store_record *record) {
-    return sw_library_agree(self, self->rank == 0 ? sw_library_write_record(self, record) : SW_OK, "tensors.json");
+    SW_TRY(sw_library_agree(self, self->rank == 0 ? sw_library_write_record(self, record) : SW_OK, "tensors.json"));
+    return sw_library_agree(self, see_record(self), "folder");
+}
+
+sw_status sw_library_check_found(const spillway *self, const struct store_record *record, bool found) {
+    struct {
+        int64_t found, started, ranks;
+        char id[SW_STORE_ID_CHARS];
+    } store;
+    memset(&store, 0, sizeof store);
+    if (self->comm == NULL)
+        return SW_OK;
+    if (found) {
+        store.found = 1;
+        store.started = record->started;
+        store.ranks = record->set.ranks;
+        snprintf(store.id, sizeof store.id, "%s", record->set.id);
+    }
+    const struct sw_comm_claim claim = {.what = "store in its folder",
+                                        .remedy = "name a folder that all processes share",
+                                        .value = &store,
+                                        .bytes = sizeof store};
+    return sw_comm_agree(self->comm, &claim, 1);
 }
 
 static sw_status remove_at(const spillway *self, const struct store_set *set, int rank, int64_t last_step) {

@@ -3,6 +3,8 @@
 #include "tests/library/reference.h"
 
 #include <pthread.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 enum { MOST_PROCESSES = 4, STEPS = 6, MESSAGE_CHARS = 512 };
 #define ON_HOST (INT64_C(256) << 20)
@@ -12,7 +14,7 @@ enum { MOST_PROCESSES = 4, STEPS = 6, MESSAGE_CHARS = 512 };
 /* A job of processes, and the memory by which they gather. */
 struct job {
     int ranks;
-    const char *store;
+    const char *store, *other_store; /* other_store: of the last process; NULL: the same */
     int64_t host_memory_bytes;
     int64_t steps; /* the last step that it runs */
     bool overlaps;
@@ -46,7 +48,8 @@ static int gather(void *context, void *data, const uint64_t *bounds) {
 }
 
 static struct spillway_options options_of(const struct job *job, struct process *self) {
-    struct spillway_options options = library_options(job->store, job->host_memory_bytes);
+    const bool other = job->other_store != NULL && self->rank + 1 == job->ranks;
+    struct spillway_options options = library_options(other ? job->other_store : job->store, job->host_memory_bytes);
     options.rank = self->rank;
     options.ranks = job->ranks;
     options.gather = gather;
@@ -375,6 +378,33 @@ static void differ_in(struct job *job) {
 }
 
 /* Differences are refused in all processes, and what one refuses changes nothing in the others. */
+/* As on machines whose folders have one name, and are not one folder. */
+static void folders_that_are_not_shared_are_refused(void **state) {
+    char path[SUPPORT_PATH_CHARS], other[SUPPORT_PATH_CHARS];
+    struct job job = {.ranks = 2, .store = library_store(state, path), .host_memory_bytes = ON_HOST, .fails_at = -1};
+    snprintf(other, sizeof other, "%.*s-2", (int)(sizeof other - 3), path);
+    job.other_store = other;
+    assert_int_equal(mkdir(other, 0700), 0);
+    run_job(&job);
+    assert_int_equal(job.process[1].status, SPILLWAY_ERROR_ARGUMENT);
+    assert_non_null(strstr(job.process[1].message, "process 1 does not find the"));
+    free_job(&job);
+    job.other_store = NULL;
+    job.steps = 1;
+    run_job(&job);
+    assert_int_equal(job.process[1].status, SPILLWAY_OK);
+    free_job(&job);
+    job.other_store = other;
+    run_job(&job);
+    for (int rank = 0; rank < 2; rank++) {
+        assert_int_equal(job.process[rank].status, SPILLWAY_ERROR_ARGUMENT);
+        assert_non_null(strstr(job.process[rank].message, "rank 1 has another store in its folder than rank 0"));
+    }
+    free_job(&job);
+    assert_int_equal(rmdir(other), 0);
+    remove_stores(state);
+}
+
 static void differences_are_refused(void **state) {
     char path[SUPPORT_PATH_CHARS];
     struct job job = {.ranks = 2, .store = library_store(state, path), .host_memory_bytes = ON_HOST, .fails_at = -1};
@@ -398,9 +428,13 @@ static void differences_are_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        IN_FOLDER(has_the_bits_of_one_process),   IN_FOLDER(another_number_goes_on),
-        IN_FOLDER(a_failed_change_loses_nothing), IN_FOLDER(the_newest_common_step_is_opened),
-        IN_FOLDER(processes_are_checked),         IN_FOLDER(differences_are_refused),
+        IN_FOLDER(has_the_bits_of_one_process),
+        IN_FOLDER(another_number_goes_on),
+        IN_FOLDER(a_failed_change_loses_nothing),
+        IN_FOLDER(the_newest_common_step_is_opened),
+        IN_FOLDER(processes_are_checked),
+        IN_FOLDER(differences_are_refused),
+        IN_FOLDER(folders_that_are_not_shared_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
