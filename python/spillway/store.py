@@ -168,7 +168,8 @@ class Store:
         raise TypeError("a store is open in this process and cannot be copied or pickled")
 
     def _check(self, status: int) -> None:
-        check_status(status, self._handle, self._gather_error)
+        cause, self._gather_error = self._gather_error, None
+        check_status(status, self._handle, cause)
 
     def _turn(self) -> contextlib.AbstractContextManager[object]:
         """Returns the lock of calls. In a forked child, which the library refuses, another thread of the parent may hold it for
