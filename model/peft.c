@@ -108,8 +108,9 @@ static bool is_known(const char *name) {
     return false;
 }
 
+/* True if a field is missing or says no. */
 static bool is_off(const json_t *value) {
-    return json_is_null(value) || json_is_false(value) || (json_is_number(value) && json_number_value(value) == 0.0) ||
+    return value == NULL || json_is_null(value) || json_is_false(value) || (json_is_number(value) && json_number_value(value) == 0.0) ||
            (json_is_string(value) && json_string_length(value) == 0) ||
            (json_is_array(value) && json_array_size(value) == 0) ||
            (json_is_object(value) && json_object_size(value) == 0);
@@ -424,7 +425,7 @@ static sw_status match(struct sw_peft *self, const struct sw_model_config *confi
     json_t *saved = json_array(), *targets = NULL;
     self->known = calloc((size_t)sw_safetensors_count(self->tensors) + 1, sizeof *self->known);
     sw_status status = self->known != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to open %s", self->folder);
-    if (status == SW_OK && given != NULL && !is_off(given) && !config->joined_experts)
+    if (status == SW_OK && !is_off(given) && !config->joined_experts)
         status =
             refuse_value(self, "target_parameters", "this model has no tensors of all experts of a layer to adapt");
     if (status == SW_OK)
