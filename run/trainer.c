@@ -93,13 +93,6 @@ static int64_t tiles_of(const struct sw_trainer *trainer) {
     return trainer->run.tiles > 0 ? trainer->run.tiles : trainer->run.settings.tiles;
 }
 
-/* Returns the folder that a run reads frozen weights from, if it does; NULL: random weights, or those of another run.
- */
-static const char *base_of(const struct sw_run *run) {
-    const char *model = run->moved_model != NULL ? run->moved_model : run->settings.model;
-    return !run->settings.init && model != NULL && sw_folder_has_weights(model) ? model : NULL;
-}
-
 /* Gives the engine's load function the weights that `load` reads, of which a rank of a tensor group has parts. */
 static sw_status load_parts(struct sw_trainer *trainer, const struct sw_load *load,
                             sw_status (*engine_load)(struct sw_engine *engine, const struct sw_load *load)) {
@@ -115,7 +108,8 @@ static sw_status load_parts(struct sw_trainer *trainer, const struct sw_load *lo
     parts.progress_context = load->progress_context;
     parts.loaded = load->loaded;
     if (status == SW_OK)
-        status = sw_stored_parts_open(base_of(&trainer->run), sw_model_get_units(trainer->job.model), &parts, &stored);
+        status =
+            sw_stored_parts_open(sw_run_base(&trainer->run), sw_model_get_units(trainer->job.model), &parts, &stored);
     if (status == SW_OK)
         status = engine_load(trainer->engine, &parts);
     sw_stored_parts_close(stored);
@@ -371,7 +365,7 @@ static sw_status trainer_open_job(struct sw_trainer *trainer) {
     struct sw_job *job = &trainer->job;
     const struct sw_job_spec spec = {.settings = &trainer->run.settings,
                                      .ranks = ranks,
-                                     .base = base_of(&trainer->run),
+                                     .base = sw_run_base(&trainer->run),
                                      .config = &trainer->run.config,
                                      .products = &trainer->run.products,
                                      .caller = trainer,

@@ -20,6 +20,7 @@
 #include "core/size.h"
 #include "core/status.h"
 #include "io/queue/file.h"
+#include "model/hf/folder_contents.h"
 #include "offload/plan/unit.h"
 #include "text/documents/tokenize_files.h"
 #include "text/model_text.h"
@@ -905,6 +906,11 @@ sw_status sw_run_model_folder(const char *folder, const char *model, char **out)
     free(*out);
     *out = copy;
     return copy != NULL || found == NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to open the model");
+}
+
+const char *sw_run_base(const struct sw_run *run) {
+    const char *model = run->moved_model != NULL ? run->moved_model : run->settings.model;
+    return !run->settings.init && model != NULL && sw_folder_has_weights(model) ? model : NULL;
 }
 
 sw_status sw_run_or_model_folder(const char *run_or_model, char **out) {

@@ -185,6 +185,9 @@ json_t *sw_run_damaged_copies(const char *folder, const json_t *digests);
  * folder NULL: there is no run yet. *out must be NULL or an earlier result, which is freed; it becomes the new path,
  * which the caller frees, or NULL if there is no such folder. Refuses links among the copies. */
 sw_status sw_run_model_folder(const char *folder, const char *model, char **out);
+/* Returns the folder that a run reads frozen weights from, if it does; NULL: random weights, or those of another run.
+ */
+const char *sw_run_base(const struct sw_run *run);
 /* Finds the folder of the tokenizer of a run, or of a model if it is not a run. The caller frees *out. */
 sw_status sw_run_or_model_folder(const char *run_or_model, char **out);
 

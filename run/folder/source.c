@@ -16,6 +16,7 @@
 #include "offload/plan/unit.h"
 #include "run/folder/run.h"
 #include "run/folder/state.h"
+#include "run/folder/stored_parts.h"
 #include "text/model_text.h"
 
 #include <assert.h>
@@ -36,6 +37,8 @@ struct sw_source {
     struct sw_model_init init;        /* context of a random start */
     struct sw_checkpoint *checkpoint; /* NULL: the source is no Hugging Face folder */
     struct sw_state_reader *state;    /* reads the weights */
+    char *base;                       /* for a run, folder of its frozen weights; NULL: none */
+    struct sw_stored_parts *codes;    /* the base's codes for units that are not the run's; NULL: none */
     struct sw_tuning tuning;          /* what the units are laid out for */
     struct sw_lora_init adapters;     /* context of adapters at their start */
     struct sw_peft *peft;             /* adapters of a folder; NULL: none */
@@ -165,6 +168,17 @@ static sw_status list_drives(struct sw_source *source, const char *folder, const
     return status;
 }
 
+/* Makes the load of the source's units, which need not be the run's: a base that keeps its checkpoint's codes has them
+ * from there, as the state has values alone. */
+static sw_status load_units(struct sw_source *source) {
+    sw_stored_parts_close(source->codes);
+    source->codes = NULL;
+    SW_TRY(sw_state_load(source->state, source->units, &source->load));
+    return source->load.record != NULL
+               ? SW_OK
+               : sw_stored_parts_open(source->base, source->units, &source->load, &source->codes);
+}
+
 /* Takes over what a run says of its weights. */
 static sw_status describe_run(struct sw_source *source, const char *folder, const struct sw_run_moved *moved,
                               struct sw_run *run) {
@@ -175,7 +189,9 @@ static sw_status describe_run(struct sw_source *source, const char *folder, cons
     source->units = sw_state_units(source->state);
     source->step = sw_state_commit(source->state)->step;
     SW_TRY(sw_tuning_copy(&run->settings.tuning, &source->tuning));
-    SW_TRY(sw_state_load(source->state, source->units, &source->load));
+    if (sw_run_base(run) != NULL && (source->base = strdup(sw_run_base(run))) == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to open the model");
+    SW_TRY(load_units(source));
     SW_TRY(list_drives(source, folder, run, moved->nvme));
     SW_TRY(sw_run_model_folder(folder, run->moved_model != NULL ? run->moved_model : run->settings.model,
                                &source->folder));
@@ -221,6 +237,7 @@ sw_status sw_source_open_any(const char *run_or_model, const struct sw_run_moved
 void sw_source_close(struct sw_source *source) {
     if (source == NULL)
         return;
+    sw_stored_parts_close(source->codes);
     sw_state_close(source->state);
     sw_peft_close(source->peft);
     sw_checkpoint_close(source->checkpoint);
@@ -230,6 +247,7 @@ void sw_source_close(struct sw_source *source) {
     sw_option_list_release(&source->drives);
     free(source->turn_end.token);
     json_decref(source->model_files);
+    free(source->base);
     free(source->model);
     free(source->folder);
     free(source);
@@ -237,30 +255,21 @@ void sw_source_close(struct sw_source *source) {
 
 sw_status sw_source_cut(struct sw_source *source, int ranks, int rank) {
     const int64_t tiles = sw_model_tiles_fit(&source->config, ranks, source->tiles) ? source->tiles : 1;
-    const sw_base_format base = (sw_base_format)source->tuning.base;
     assert(source->cut == NULL && rank >= 0 && rank < ranks);
-    if (sw_base_stored_elems(base) > 0)
-        return sw_fail(
-            SW_ERR_UNSUPPORTED,
-            "the base of this run is kept in the %s of its checkpoint, which several ranks cannot divide; use "
-            "one rank",
-            sw_base_format_name(base));
     source->config.expert_group = 0; /* a rank has a part of every expert */
     SW_TRY(sw_model_rank_units(&source->config, ranks, rank, tiles, source->units->optimizer, &source->tuning,
                                &source->cut));
-    SW_TRY(sw_state_load(source->state, source->cut, &source->load));
     source->units = source->cut;
     source->tiles = tiles;
-    return SW_OK;
+    return load_units(source);
 }
 
 sw_status sw_source_group_experts(struct sw_source *source, int64_t experts) {
     assert(source->cut == NULL);
     SW_TRY(sw_model_group_experts(&source->config, experts));
     SW_TRY(sw_model_units(&source->config, source->tiles, source->units->optimizer, &source->tuning, &source->cut));
-    SW_TRY(sw_state_load(source->state, source->cut, &source->load));
     source->units = source->cut;
-    return SW_OK;
+    return load_units(source);
 }
 
 int64_t sw_source_step(const struct sw_source *source) {

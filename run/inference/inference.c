@@ -398,11 +398,12 @@ static sw_status make_store(const struct sw_inference_spec *inferred, struct sw_
     return status;
 }
 
-/* Says that a quantized base has other values than the run trained with: each rank rounds its part by itself. */
+/* Says that a base which is rounded has other values than the run trained with: each rank rounds its part by itself. */
 static void say_base(const struct sw_inference_spec *spec, int tensor_ranks) {
     const int base = sw_source_tuning(spec->source)->base;
+    const bool rounded = base != SW_BASE_TYPED && sw_base_stored_elems((sw_base_format)base) == 0;
     char before[SW_GROUPS_CHARS];
-    if (base != SW_BASE_TYPED && !sw_source_has_groups(spec->source, tensor_ranks) && sw_ranks_rank(spec->ranks) == 0)
+    if (rounded && !sw_source_has_groups(spec->source, tensor_ranks) && sw_ranks_rank(spec->ranks) == 0)
         sw_log_info("the run rounds its base to %s for %s; --tensor %d rounds other parts, so results differ a little",
                     sw_base_format_name((sw_base_format)base), sw_source_groups_text(spec->source, before),
                     tensor_ranks);

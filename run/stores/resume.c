@@ -390,7 +390,8 @@ static void say_changed(const struct sw_store_set *set) {
         sw_log_info("laid out the optimizer state of step %lld for %s, once%s", (long long)set->step,
                     changes_text(set, groups),
                     now == SW_OPTIMIZER_8BIT ? "; moments in 8 bits are rounded to nearest" : "");
-    if (changes_groups(set) && set->run->settings.tuning.base != SW_BASE_TYPED)
+    const sw_base_format base = (sw_base_format)set->run->settings.tuning.base;
+    if (changes_groups(set) && base != SW_BASE_TYPED && sw_base_stored_elems(base) == 0)
         sw_log_info("the base's parts are rounded anew (--base-format), so losses go on a little differently");
 }
 
