@@ -459,6 +459,8 @@ sw_status sw_lock_refusal(int fd, const char *path) {
     if (is_dead(owner))
         return sw_fail(SW_ERR_BUSY,
                        "%s is still held by writes of a process that has ended: see whether its drive hangs", path);
+    if (owner == getpid())
+        return sw_fail(SW_ERR_BUSY, "%s is already open in this process: close it first", path);
     if (owner > 0)
         return sw_fail(SW_ERR_BUSY, "%s is in use by another process (%lld): wait for it to end, or stop it", path,
                        (long long)owner);

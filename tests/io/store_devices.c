@@ -202,7 +202,7 @@ static void refuse_what_is_used(void *context) {
     struct sw_store *store = create_on(&places), *second;
     commit_steps(store, 1, 1);
     CHECK_FAILS(sw_store_open(places.path, 1, false, SW_STORE_NEWEST, &second), SW_ERR_BUSY,
-                "is in use by another process");
+                "is already open in this process");
     check_at_step(store, 1);
     sw_store_close(store);
     store = open_on(&places);

@@ -305,6 +305,14 @@ static void in_other_space(void *context) {
     CHECK_FAILS(sw_lock_take(next, context), SW_ERR_BUSY, "whose id is not known here");
 }
 
+static void in_child(void *context) {
+    char words[64];
+    snprintf(words, sizeof words, "in use by another process (%lld)", (long long)getppid());
+    const int next = open(context, O_RDWR | O_CLOEXEC);
+    CHECK(next >= 0);
+    CHECK_FAILS(sw_lock_take(next, context), SW_ERR_BUSY, words);
+}
+
 static void enter_other_space(void *context) {
     if (unshare(CLONE_NEWPID) != 0)
         _exit(CHILD_SKIPPED);
@@ -312,13 +320,13 @@ static void enter_other_space(void *context) {
 }
 
 static void names_the_owner_of_a_lock(void **state) {
-    char path[256], words[64];
+    char path[256];
     snprintf(path, sizeof path, "%s", in_directory(*state, "file"));
-    snprintf(words, sizeof words, "in use by another process (%lld)", (long long)getpid());
     const int owner = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600), next = open(path, O_RDWR | O_CLOEXEC);
     CHECK(owner >= 0 && next >= 0);
     CHECK_OK(sw_lock_take(owner, path));
-    CHECK_FAILS(sw_lock_take(next, path), SW_ERR_BUSY, words);
+    CHECK_FAILS(sw_lock_take(next, path), SW_ERR_BUSY, "is already open in this process");
+    CHECK(run_in_child(in_child, path) == 0);
     const int status = run_in_child(enter_other_space, path);
     CHECK(close(owner) == 0 && close(next) == 0);
     if (status == CHILD_SKIPPED) {

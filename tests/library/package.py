@@ -65,7 +65,7 @@ def errors_are_exceptions():
     with tempfile.TemporaryDirectory() as folder:
         weights = array.array("f", [0.0] * COUNT)
         store = opened(folder, weights)
-        problems = script_test.raised(spillway.StoreError, "in use by another", opened, folder, weights)
+        problems = script_test.raised(spillway.StoreError, "already open in this process", opened, folder, weights)
         problems += script_test.raised(spillway.StoreArgumentError, "'w' has no gradient", store.step, lr=0.1)
         problems += script_test.raised(ValueError, "lr is nan", train_once, store, weights, float("nan"))
         problems += script_test.raised(ValueError, "an element type", store.gradient, 0, address(weights), "fp64")
