@@ -1,11 +1,12 @@
-"""Makes spillway's wheel: the Python package, libspillway.so and the libraries that it needs. `./dev wheel` calls it.
+"""Makes spillway's wheel: the Python package, libspillway.so, the program, and the libraries that both need. `./dev wheel` calls it.
 
-usage: wheel.py LIBRARY OUT    the library's file; the folder for the wheel"""
+usage: wheel.py LIBRARY PROGRAM OUT    the files of the library and of the program; the folder for the wheel"""
 
 import base64
 import hashlib
 import os
 import re
+import stat
 import subprocess
 import sys
 import tempfile
@@ -31,19 +32,19 @@ def found_for(path):
 
 
 def in_order(path):
-    """The libraries that go into the wheel, those that others need first."""
-    places, order = found_for(path), []
+    """The libraries that a file needs and that go into the wheel, those that others need first: file by soname."""
+    places, order = found_for(path), {}
 
-    def visit(name, file):
-        for other in needed_by(file):
-            if not SYSTEM.match(other) and other not in order:
-                if other not in places:
-                    sys.exit(f"wheel.py: {file} needs {other}, which is not found")
-                visit(other, places[other])
-        if name not in order:
-            order.append(name)
-    visit(os.path.basename(soname_of(path)), path)
-    return [(name, places.get(name, path)) for name in order]
+    def visit(file):
+        for name in needed_by(file):
+            if SYSTEM.match(name) or name in order:
+                continue
+            if name not in places:
+                sys.exit(f"wheel.py: {file} needs {name}, which is not found")
+            visit(places[name])
+            order[name] = places[name]
+    visit(path)
+    return order
 
 
 def soname_of(path):
@@ -69,17 +70,17 @@ def metadata(version):
 class Wheel:
     """A wheel that is written, and the list of its files (PEP 427)."""
 
-    def __init__(self, path, info):
-        self.archive = zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED)
+    def __init__(self, path, info, level):
+        self.archive = zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=level)
         self.info, self.records = info, []
 
-    def add(self, name, content):
+    def add(self, name, content, mode=0o644):
         entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
-        entry.external_attr = 0o644 << 16
+        entry.external_attr = (stat.S_IFREG | mode) << 16
         entry.compress_type = zipfile.ZIP_DEFLATED
         digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
         self.records.append(f"{name},sha256={digest},{len(content)}\n")
-        self.archive.writestr(entry, content)
+        self.archive.writestr(entry, content, compresslevel=self.archive.compresslevel)
 
     def close(self):
         name = f"{self.info}/RECORD"
@@ -88,27 +89,31 @@ class Wheel:
 
 
 def stripped(file, folder):
-    to = os.path.join(folder, "stripped.so")
+    to = os.path.join(folder, "stripped")
     subprocess.run(["strip", "--strip-unneeded", "-o", to, file], check=True)
     with open(to, "rb") as made:
         return made.read()
 
 
-def make(library, out):
-    libraries, version = in_order(library), version_of()
-    glibc = glibc_of([file for _, file in libraries])
+def make(library, program, out, level=9):
+    """Writes the wheel, and returns its path. level: of compression, from 0 to 9."""
+    of_library, version = {**in_order(library), os.path.basename(soname_of(library)): library}, version_of()
+    libraries = {**of_library, **in_order(program)}
+    glibc = glibc_of([program, *libraries.values()])
     tag = f"py3-none-manylinux_{glibc[0]}_{glibc[1]}_{MACHINE}"
     info, package = f"spillway-{version}.dist-info", os.path.join(ROOT, "python", "spillway")
     path = os.path.join(out, f"spillway-{version}-{tag}.whl")
-    wheel = Wheel(path, info)
+    wheel = Wheel(path, info, level)
     for name in sorted(os.listdir(package)):
         if name.endswith(".py") or name == "py.typed":
             with open(os.path.join(package, name), "rb") as file:
                 wheel.add(f"spillway/{name}", file.read())
     with tempfile.TemporaryDirectory() as folder:
-        for name, file in libraries:
+        for name, file in libraries.items():
             wheel.add(f"spillway/lib/{name}", stripped(file, folder))
-    wheel.add("spillway/lib/order.txt", "".join(f"{name}\n" for name, _ in libraries).encode())
+        wheel.add("spillway/bin/spillway", stripped(program, folder), 0o755)
+    wheel.add("spillway/lib/order.txt", "".join(f"{name}\n" for name in of_library).encode())
+    wheel.add(f"{info}/entry_points.txt", b"[console_scripts]\nspillway = spillway._program:main\n")
     wheel.add(f"{info}/METADATA", metadata(version).encode())
     with open(os.path.join(ROOT, "LICENSE"), "rb") as file:
         wheel.add(f"{info}/LICENSE", file.read())
@@ -118,7 +123,7 @@ def make(library, out):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
+    if len(sys.argv) != 4:
         sys.exit(__doc__)
-    os.makedirs(sys.argv[2], exist_ok=True)
+    os.makedirs(sys.argv[3], exist_ok=True)
     print(make(*sys.argv[1:]))

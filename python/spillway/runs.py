@@ -5,22 +5,11 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
 import subprocess
 import tempfile
 from typing import Any
 
-
-class ProgramError(RuntimeError):
-    """The program refused or failed; the text is its own."""
-
-
-def program() -> str:
-    """Returns the path of the program: that in SPILLWAY_PROGRAM, else the one that the shell finds."""
-    found = os.environ.get("SPILLWAY_PROGRAM") or shutil.which("spillway")
-    if found is None:
-        raise ProgramError("the program spillway is not found: build it by `./dev build`, and name its file in SPILLWAY_PROGRAM")
-    return found
+from spillway._program import ProgramError, program
 
 
 def _words(flags: dict[str, Any]) -> list[str]:

@@ -1,0 +1,5 @@
+"""`python -m spillway`: the program spillway."""
+
+from spillway._program import main
+
+main()
