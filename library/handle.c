@@ -152,6 +152,7 @@ static sw_status add(spillway *self, const struct spillway_tensor *given, int64_
                              .weights = tensor->weights,
                              .lr_scale = factor_of(tensor->lr_scale),
                              .decay = tensor->decay != 0,
+                             .begins_unit = tensor->begins_unit != 0,
                              .streamed = -1,
                              .streamed_sum = -1};
     snprintf(added->name, sizeof added->name, "%s", tensor->name);
@@ -524,7 +525,7 @@ static sw_status open_device(spillway *self) {
 static sw_status prepare(spillway *self, bool found) {
     SW_TRY(find_streamed(self));
     SW_TRY(make_sums(self));
-    SW_TRY(sw_library_lay_out(self));
+    SW_TRY(sw_library_lay_out(self, found));
     if (found)
         SW_TRY(sw_library_check_places(self));
     SW_TRY(make_room(self));

@@ -21,7 +21,7 @@ struct tensor {
     int64_t count;
     void *weights;
     double lr_scale;
-    bool decay;
+    bool decay, begins_unit;
     int64_t unit, within;           /* its unit, and which of the unit's tensors it is; set by the layout */
     int64_t offset;                 /* first element in the unit */
     int64_t kept_unit, kept_offset; /* unit and offset in the store that is opened; of a new one not used */
@@ -94,8 +94,9 @@ struct store_record {
     bool started; /* step 0 was committed */
 };
 
-/* Sorts the tensors into units, in the order of self->order, and seals the units (tensors.c). */
-sw_status sw_library_lay_out(spillway *self);
+/* Sorts the tensors into units, in the order of self->order, and seals the units (tensors.c). found: into those of the
+ * store that is opened. */
+sw_status sw_library_lay_out(spillway *self, bool found);
 /* Refuses a store whose tensors lie elsewhere in its units than sw_library_lay_out has put them. */
 sw_status sw_library_check_places(const spillway *self);
 /* Writes tensors.json, durably: the tensors in the order of self->order. */

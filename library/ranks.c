@@ -75,8 +75,9 @@ sw_status sw_library_check_alike(const spillway *self) {
         return sw_library_agree(self, sw_fail(SW_ERR_NOMEM, "no memory to compare tensors"), "tensors");
     int64_t used = 0;
     for (int64_t t = 0; t < self->tensor_count; t++)
-        used += snprintf(tensors + used, (size_t)(bytes + 1 - used), "%s %lld %d %d\n", self->tensor[t].name,
-                         (long long)self->tensor[t].count, (int)self->tensor[t].type, self->tensor[t].decay);
+        used += snprintf(tensors + used, (size_t)(bytes + 1 - used), "%s %lld %d %d %d\n", self->tensor[t].name,
+                         (long long)self->tensor[t].count, (int)self->tensor[t].type, self->tensor[t].decay,
+                         self->tensor[t].begins_unit);
     const struct sw_comm_claim claims[] = {
         {.what = "set of options", .remedy = "give all processes the same", .value = options, .bytes = sizeof options},
         {.what = "list of tensors",

@@ -16,6 +16,12 @@
  * only.
  * With `accumulate` it also takes 4 bytes for each parameter, within the same budget. spillway_usage tells.
  *
+ * Norm. Tensors lie in units, one after the other in the order of their registration, at multiples of 32 elements. The
+ * squares of the gradients are added up by runs of 16,384 elements of a unit, then these sums unit by unit. So the bits
+ * of the norm depend on where units begin, which the library chooses unless `begins_unit` does. With the units of
+ * `spillway train` (embedding, each block, head), and its tensors in the order of the checkpoint, a clipped step has
+ * the bits of its steps too. In BF16 and 8BIT the small tensors of a unit lie behind the others.
+ *
  * Durability. The store's folder holds "store.spillway" (two generations of all optimizer state), "tensors.json" (what
  * was registered) and "store.lock"; of several processes each has its "store.spillway" in a folder "rank-R-of-N". If
  * the whole state is on the drive, each step is committed before spillway_step returns; else each `save_every` steps,
@@ -118,9 +124,11 @@ struct spillway_tensor {
     void *weights;
     double lr_scale; /* factor of the learning rate, at least 0 */
     int decay;       /* nonzero: weight decay applies */
+    /* Nonzero: begins a unit of a new store; an existing one keeps its units. See "Norm" above. */
+    int begins_unit;
 };
 #define SPILLWAY_TENSOR_INIT                                                                                           \
-    { sizeof(struct spillway_tensor), NULL, 0, 0, NULL, 1.0, 1 }
+    { sizeof(struct spillway_tensor), NULL, 0, 0, NULL, 1.0, 1, 0 }
 
 /* The rates of a step. */
 struct spillway_rates {

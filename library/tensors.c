@@ -28,14 +28,21 @@ void sw_library_order_as_added(spillway *self) {
         self->order[t] = t;
 }
 
-/* Gives each tensor its unit and its number in it. Returns the number of units. */
-static int64_t sort_into_units(spillway *self) {
+/* Tells whether a tensor begins a unit behind the one that has `last`. */
+static bool begins_unit(const struct tensor *tensor, const struct tensor *last, bool found) {
+    return found ? tensor->kept_unit != last->kept_unit : tensor->begins_unit;
+}
+
+/* Gives each tensor its unit and its number in it. found: the units are those of the store. Returns the number of
+ * units. */
+static int64_t sort_into_units(spillway *self, bool found) {
     int64_t unit = 0, elems = 0, within = 0, most = UNIT_ELEMS;
     for (int64_t t = 0; t < self->tensor_count; t++)
         most = sw_max_i64(most, self->tensor[t].count / UNITS_OF_LARGEST);
     for (int64_t i = 0; i < self->tensor_count; i++) {
         struct tensor *tensor = &self->tensor[self->order[i]];
-        if (elems > 0 && (elems + tensor->count > most || within == UNIT_TENSORS)) {
+        if (elems > 0 && (begins_unit(tensor, &self->tensor[self->order[i - 1]], found) ||
+                          elems + tensor->count > most || within == UNIT_TENSORS)) {
             unit++;
             elems = within = 0;
         }
@@ -80,9 +87,9 @@ static sw_status check_list(const spillway *self) {
                          (long long)self->tensor_count, SW_JSON_MOST_WRITTEN_BYTES >> 20);
 }
 
-sw_status sw_library_lay_out(spillway *self) {
+sw_status sw_library_lay_out(spillway *self, bool found) {
     SW_TRY(check_list(self));
-    const int64_t count = sort_into_units(self);
+    const int64_t count = sort_into_units(self, found);
     SW_TRY(sw_units_create(count, &self->units));
     self->units->optimizer = (sw_optimizer_format)self->options.state;
     SW_TRY(fill_units(self));

@@ -186,11 +186,12 @@ class Store:
         return self._handle
 
     def add(self, name: str, address: int, count: int, dtype: str = "fp32", *, lr_scale: float = 1.0,
-            decay: bool = True) -> int:
+            decay: bool = True, begins_unit: bool = False) -> int:
         """Registers `count` elements at an address, before `open`, and returns the tensor's index. The caller keeps them in
-        place until the store is closed."""
+        place until the store is closed. begins_unit: the tensor begins a unit of a new store, on which the norm's bits
+        depend (spillway.h)."""
         tensor = _library.Tensor(ctypes.sizeof(_library.Tensor), name.encode(), _named(TYPES, dtype, "an element type"),
-                                 count, address, lr_scale, decay)
+                                 count, address, lr_scale, decay, begins_unit)
         index = ctypes.c_int64()
         self._call("spillway_add", tensor, index)
         self.counts.append(count)
