@@ -533,11 +533,8 @@ void sw_comm_set_observer(struct sw_comm *comm, const struct sw_comm_observer *o
 
 /* Splits a phase into rounds: which bytes go from whom to whom at once. */
 
-/* Slices are cut at multiples of this, so that their parts stay aligned. */
-enum { PIECE_ELEMS = 64 };
-
 int64_t sw_comm_least_staging_bytes(int ranks) {
-    return (int64_t)SW_COMM_GROUPS * sw_max_i64(ranks - 1, 1) * PIECE_ELEMS * (int64_t)sizeof(float);
+    return (int64_t)SW_COMM_GROUPS * sw_max_i64(ranks - 1, 1) * SW_COMM_PIECE_ELEMS * (int64_t)sizeof(float);
 }
 
 void sw_comm_even_bounds(int64_t elems, int64_t granule, int ranks, int64_t *bounds) {
@@ -555,7 +552,7 @@ static int64_t share_units(const struct sw_comm_phase *phase, int rank) {
  * the own slice from each other rank. */
 static int64_t staged_units(const struct sw_comm *comm, const struct sw_comm_phase *phase) {
     const int64_t pieces = (int64_t)SW_COMM_GROUPS * (phase->members->ranks - 1);
-    return comm->staging_bytes / pieces / phase->unit_bytes / PIECE_ELEMS * PIECE_ELEMS;
+    return comm->staging_bytes / pieces / phase->unit_bytes / SW_COMM_PIECE_ELEMS * SW_COMM_PIECE_ELEMS;
 }
 
 /* Returns whether the library may sum for these members. It sums over all ranks, and only in scopes that are all ranks

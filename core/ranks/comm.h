@@ -125,7 +125,10 @@ int sw_comm_scope_rank(const struct sw_comm *comm, sw_comm_scope scope);
 /* Sets the memory through which reductions pass, which they require. The caller keeps it until it sets other memory or
  * nothing is reduced any more. Ranks may give different sizes; the smallest is used. All ranks call it together. */
 sw_status sw_comm_use_staging(struct sw_comm *comm, void *staging, int64_t bytes);
-/* Returns the smallest staging through which `ranks` ranks can reduce. */
+/* Slices are cut at multiples of this many elements, so that their parts stay aligned. */
+enum { SW_COMM_PIECE_ELEMS = 64 };
+/* Returns the smallest staging through which `ranks` ranks can reduce: one round moves SW_COMM_PIECE_ELEMS elements of
+ * each rank's share. n times as much moves n times as many. */
 int64_t sw_comm_least_staging_bytes(int ranks);
 
 /* Chooses, from the next reduction on, the library's own sums (MPI's or NCCL's) if the two types are equal. The library

@@ -1,4 +1,5 @@
 /* Lays out the slots that a plan needs, each at its offset in its tier. */
+#include "core/ranks/comm.h"
 #include "core/size.h"
 #include "io/store/store.h"
 #include "offload/plan/plan_private.h"
@@ -503,12 +504,28 @@ static void lay_sums(struct layout *layout) {
                               .pieces = 1});
 }
 
+/* Returns the memory that lets the plan's largest reduction of gradients or rows pass in one round, if that is less
+ * than what large messages need. A small model would otherwise clear mebibytes per rank that it never uses. Replicated
+ * elements are few, and take more rounds if they do not fit. */
+static int64_t staging_bytes(const struct sw_plan *plan) {
+    const int ranks = sw_plan_job_ranks(plan);
+    const struct sw_units *units = plan->spec.units;
+    int64_t share = 0; /* most elements of one rank in one reduction */
+    for (int64_t u = 0; u < units->count; u++)
+        share = sw_max_i64(share,
+                           SW_GRAIN_ELEMS * sw_shard_most_grains(units->unit[u].grains, sw_plan_unit_ranks(plan, u)));
+    if (sw_plan_group_ranks(plan) > 1)
+        share = sw_max_i64(share, plan->spec.cost[0].output_bytes / sw_dtype_bytes(plan->spec.type));
+    const int64_t pieces = sw_div_up(share, SW_COMM_PIECE_ELEMS);
+    return sw_min_i64(sw_plan_staging_bytes(ranks), pieces * sw_comm_least_staging_bytes(ranks));
+}
+
 /* Adds the slots that any exchange between ranks needs. The summaries of all ranks lie one after the other. */
 static void lay_ranks(struct layout *layout) {
     const struct sw_plan *plan = layout->plan;
     const int ranks = sw_plan_job_ranks(plan);
     const int64_t summary_bytes = sw_plan_summary_bytes(plan, plan->spec.train);
-    add_if(layout, ranks > 1, SLOT_STAGING, sw_plan_staging_bytes(ranks), 1);
+    add_if(layout, ranks > 1, SLOT_STAGING, staging_bytes(plan), 1);
     add_if(layout, ranks > 1, SLOT_SUMMARIES, ranks * summary_bytes, 1);
 }
 

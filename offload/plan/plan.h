@@ -526,7 +526,8 @@ int64_t sw_plan_in_place_bytes(const struct sw_plan *plan);
 /* Returns the bytes that this rank's store takes on its drives: these, and what is placed on NVMe beside the optimizer.
  * Labels and superblocks are left out: less than a mebibyte and a thousandth of the rest. */
 int64_t sw_plan_disk_bytes(const struct sw_plan *plan);
-/* Returns the memory through which reductions between so many ranks pass: enough that their messages are large. */
+/* Returns the memory through which reductions between so many ranks pass: enough that their messages are large. A
+ * plan's slot is smaller if its largest reduction fits in less. */
 int64_t sw_plan_staging_bytes(int ranks);
 /* Returns the bytes of a unit's grain where only this content lies; 0: the content is not counted in grains. */
 int64_t sw_plan_grain_bytes(const struct sw_plan *plan, sw_content content, int64_t unit);
