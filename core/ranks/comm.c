@@ -431,10 +431,10 @@ static long pause_ns(int pauses) {
 }
 
 static void pause_between_polls(const struct sw_comm_request *request, int polls) {
-    if (polls < POLLS_AT_ONCE)
-        sched_yield();
-    else if (request->transport->doze != NULL)
+    if (request->transport->doze != NULL)
         request->transport->doze(request->transport_state);
+    else if (polls < POLLS_AT_ONCE)
+        sched_yield();
     else
         nanosleep(&(struct timespec){.tv_nsec = pause_ns(polls - POLLS_AT_ONCE)}, NULL);
 }

@@ -49,7 +49,8 @@ struct sw_comm_transport {
     /* Returns errors that belong to no message of a round: asynchronous errors of the library, and failures of ranks
      * that are threads. NULL: there are none. */
     sw_status (*poll)(void *state);
-    /* Waits a moment, or until messages may have arrived. NULL: the transport cannot tell, and the comm sleeps. */
+    /* Waits a moment, or until messages may have arrived since the last call of `done`. NULL: the transport cannot
+     * tell, and the comm polls, then sleeps. */
     void (*doze)(void *state);
     /* Cancels the messages under way, so that their memory may be freed and the device continues. Called once the comm
      * has failed. NULL: the process ends, and the messages with it. */

@@ -8,6 +8,7 @@
 #include "core/size.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +29,6 @@ struct post {
 
 struct party {
     pthread_mutex_t lock;
-    pthread_cond_t moved; /* signalled when a copy has ended, or a rank has failed or left */
     int ranks;
     struct seat *seats;
     struct post *sends, *receives; /* indexed [rank][peer][group] */
@@ -43,13 +43,37 @@ struct seat {
     struct party *party;
     pthread_t thread;
     int rank;
-    bool left; /* it posts nothing any more */
+    bool left;            /* it posts nothing any more */
+    atomic_bool told;     /* there is news, and nobody has been woken for it */
+    uint64_t news;        /* copies of its messages that have ended, and ranks that have failed or left */
+    uint64_t seen;        /* the news that its last look at messages found */
+    pthread_cond_t moved; /* signalled when there is news */
 };
 
 static _Thread_local struct seat *own_seat; /* NULL: not a thread of sw_comm_run_threads */
 
 static struct post *post_of(const struct party *party, struct post *posts, int rank, int peer, int group) {
     return &posts[((size_t)rank * (size_t)party->ranks + (size_t)peer) * SW_COMM_GROUPS + (size_t)group];
+}
+
+/* Notes news for a rank. Needs the lock. */
+static void tell(struct seat *seat) {
+    seat->news++;
+    atomic_store(&seat->told, true);
+}
+
+static void tell_all(const struct party *party) {
+    for (int rank = 0; rank < party->ranks; rank++)
+        tell(&party->seats[rank]);
+}
+
+/* Releases the lock, and then wakes the ranks for which there is news: they would otherwise wake only to wait for the
+ * lock. */
+static void release_lock(struct party *party) {
+    pthread_mutex_unlock(&party->lock);
+    for (int rank = 0; rank < party->ranks; rank++)
+        if (atomic_exchange(&party->seats[rank].told, false))
+            pthread_cond_broadcast(&party->seats[rank].moved);
 }
 
 /* Copies a message whose two ends have come. Needs the lock, and releases it during the copy. */
@@ -60,11 +84,12 @@ static void move(struct party *party, int from, int to, int group) {
         return;
     assert(send->bytes == receive->bytes);
     send->state = receive->state = MOVING;
-    pthread_mutex_unlock(&party->lock);
+    release_lock(party);
     memcpy(receive->data, send->data, (size_t)send->bytes);
     pthread_mutex_lock(&party->lock);
     send->state = receive->state = DONE;
-    pthread_cond_broadcast(&party->moved);
+    tell(&party->seats[from]);
+    tell(&party->seats[to]);
 }
 
 /* Copies what has come for this rank and from it. Needs the lock. */
@@ -90,7 +115,7 @@ static sw_status post(void *state, int group, int64_t sequence, const struct sw_
     for (int i = 0; i < round->send_count; i++)
         post_message(post_of(party, party->sends, seat->rank, round->sends[i].peer, group), sequence, &round->sends[i]);
     move_all(seat, group);
-    pthread_mutex_unlock(&party->lock);
+    release_lock(party);
     return SW_OK;
 }
 
@@ -118,10 +143,11 @@ static sw_status done(void *state, int group, bool *out_done) {
     struct seat *seat = state;
     pthread_mutex_lock(&seat->party->lock);
     move_all(seat, group);
+    seat->seen = seat->news;
     *out_done = unmoved_peer(seat, group) == NOBODY;
     if (*out_done)
         forget(seat, group);
-    pthread_mutex_unlock(&seat->party->lock);
+    release_lock(seat->party);
     return SW_OK;
 }
 
@@ -146,9 +172,10 @@ static int missed_peer(const struct seat *seat) {
     return NOBODY;
 }
 
-/* If a copy ends between the look at the messages and this call, that costs one pause. */
+/* Sleeps until there is news that the last look at messages did not find. If another thread of the rank has looked
+ * since, that costs one pause at most. */
 static void doze(void *state) {
-    const struct seat *seat = state;
+    struct seat *seat = state;
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_nsec += PAUSE_NS;
@@ -157,7 +184,8 @@ static void doze(void *state) {
         until.tv_sec++;
     }
     pthread_mutex_lock(&seat->party->lock);
-    pthread_cond_timedwait(&seat->party->moved, &seat->party->lock, &until);
+    if (seat->seen == seat->news)
+        pthread_cond_timedwait(&seat->moved, &seat->party->lock, &until);
     pthread_mutex_unlock(&seat->party->lock);
 }
 
@@ -185,7 +213,7 @@ static void withdraw(void *state) {
             const struct post *const ends[] = {post_of(party, party->receives, seat->rank, peer, group),
                                                post_of(party, party->sends, seat->rank, peer, group)};
             while (ends[0]->state == MOVING || ends[1]->state == MOVING)
-                pthread_cond_wait(&party->moved, &party->lock);
+                pthread_cond_wait(&seat->moved, &party->lock);
         }
         forget(seat, group);
     }
@@ -200,9 +228,9 @@ static bool abandon(void *state, const char *message) {
     if (first) {
         party->failed_rank = seat->rank;
         snprintf(party->failure, sizeof party->failure, "rank %d: %s", seat->rank, message);
-        pthread_cond_broadcast(&party->moved);
+        tell_all(party);
     }
-    pthread_mutex_unlock(&party->lock);
+    release_lock(party);
     return first;
 }
 
@@ -212,8 +240,8 @@ static void leave(void *state, bool orderly) {
     withdraw(seat);
     pthread_mutex_lock(&seat->party->lock);
     seat->left = true;
-    pthread_cond_broadcast(&seat->party->moved);
-    pthread_mutex_unlock(&seat->party->lock);
+    tell_all(seat->party);
+    release_lock(seat->party);
 }
 
 static const struct sw_comm_transport transport = {.name = "threads",
@@ -238,7 +266,8 @@ bool sw_comm_threads_open(int *out_rank, int *out_ranks, const struct sw_comm_tr
 }
 
 static void release(struct party *party) {
-    pthread_cond_destroy(&party->moved);
+    for (int rank = 0; party->seats != NULL && rank < party->ranks; rank++)
+        pthread_cond_destroy(&party->seats[rank].moved);
     pthread_mutex_destroy(&party->lock);
     free(party->seats);
     free(party->sends);
@@ -273,25 +302,31 @@ static sw_status run_party(struct party *party) {
                       : sw_fail(SW_ERR_NOMEM, "cannot start the thread of rank %d: %s", started, strerror(error));
 }
 
+static void seat_ranks(struct party *party) {
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    for (int rank = 0; rank < party->ranks; rank++) {
+        party->seats[rank] = (struct seat){.party = party, .rank = rank};
+        pthread_cond_init(&party->seats[rank].moved, &monotonic);
+    }
+    pthread_condattr_destroy(&monotonic);
+}
+
 sw_status sw_comm_run_threads(int ranks, void (*run)(void *context, int rank), void *context) {
     const size_t ends = (size_t)ranks * (size_t)ranks * SW_COMM_GROUPS;
     struct party party = {.ranks = ranks, .run = run, .context = context, .failed_rank = NOBODY};
     assert(ranks >= 1);
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&party.lock, NULL);
-    pthread_cond_init(&party.moved, &monotonic);
-    pthread_condattr_destroy(&monotonic);
     party.seats = calloc((size_t)ranks, sizeof *party.seats);
     party.sends = calloc(ends, sizeof *party.sends);
     party.receives = calloc(ends, sizeof *party.receives);
+    if (party.seats != NULL)
+        seat_ranks(&party);
     if (party.seats == NULL || party.sends == NULL || party.receives == NULL) {
         release(&party);
         return sw_fail(SW_ERR_NOMEM, "no memory for %d ranks", ranks);
     }
-    for (int rank = 0; rank < ranks; rank++)
-        party.seats[rank] = (struct seat){.party = &party, .rank = rank};
     const sw_status status = run_party(&party);
     release(&party);
     return status;
