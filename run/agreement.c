@@ -20,35 +20,54 @@ static const char *flag_of(const char *key, char flag[FLAG_CHARS]) {
     return flag;
 }
 
-static sw_status agree_on_text(struct sw_ranks *ranks, const char *what, const char *text, const char *remedy) {
-    const struct sw_comm_claim claim = {
-        .kind = SW_CLAIM_EQUAL, .what = what, .remedy = remedy, .value = text, .bytes = (int64_t)strlen(text)};
-    return sw_ranks_agree(ranks, &claim, 1);
+/* The flags of a command, as claims. */
+struct flag_claims {
+    struct sw_comm_claim *claim;
+    char (*flag)[FLAG_CHARS];
+    int count;
+};
+
+static void free_flag_claims(struct flag_claims *flags) {
+    for (int i = 0; i < flags->count; i++)
+        free((char *)flags->claim[i].value);
+    free(flags->claim);
+    free(flags->flag);
 }
 
-static sw_status agree_on_flags(struct sw_ranks *ranks, json_t *flags) {
+static sw_status state_flags(json_t *values, struct flag_claims *out) {
     const char *key;
     json_t *value;
-    json_object_foreach(flags, key, value) {
-        char flag[FLAG_CHARS];
+    const size_t count = json_object_size(values);
+    *out = (struct flag_claims){.claim = calloc(count, sizeof *out->claim), .flag = calloc(count, sizeof *out->flag)};
+    if (out->claim == NULL || out->flag == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to compare flags");
+    json_object_foreach(values, key, value) {
         char *text = sw_json_text(value, JSON_ENCODE_ANY | JSON_COMPACT);
-        SW_TRY(
-            sw_ranks_agree_on_error(ranks, text != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to compare flags")));
-        const sw_status status = agree_on_text(ranks, flag_of(key, flag), text, SAME_FLAGS);
-        free(text);
-        SW_TRY(status);
+        if (text == NULL)
+            return sw_fail(SW_ERR_NOMEM, "no memory to compare flags");
+        out->claim[out->count] = (struct sw_comm_claim){.kind = SW_CLAIM_EQUAL,
+                                                        .what = flag_of(key, out->flag[out->count]),
+                                                        .remedy = SAME_FLAGS,
+                                                        .value = text,
+                                                        .bytes = (int64_t)strlen(text)};
+        out->count++;
     }
     return SW_OK;
 }
 
 sw_status sw_agree_on_settings(struct sw_ranks *ranks, const struct sw_settings *settings) {
-    json_t *flags = NULL;
+    json_t *values = NULL;
+    struct flag_claims flags = {0};
     if (sw_ranks_count(ranks) == 1)
         return SW_OK;
-    sw_status status = sw_ranks_agree_on_error(ranks, sw_options_common_json(&sw_train_command, settings, &flags));
+    sw_status status = sw_options_common_json(&sw_train_command, settings, &values);
     if (status == SW_OK)
-        status = agree_on_flags(ranks, flags);
-    json_decref(flags);
+        status = state_flags(values, &flags);
+    status = sw_ranks_agree_on_error(ranks, status);
+    if (status == SW_OK)
+        status = sw_ranks_agree(ranks, flags.claim, flags.count);
+    free_flag_claims(&flags);
+    json_decref(values);
     return status;
 }
 

@@ -69,11 +69,21 @@ static bool equal(const struct record *a, const struct record *b) {
     return a->has == b->has && XXH128_isEqual(a->digest, b->digest);
 }
 
+/* All ranks' records of one claim. */
+struct statements {
+    const struct record *first; /* rank 0's */
+    int ranks, stride;          /* records from one rank's to the next one's */
+};
+
+static const struct record *of_rank(const struct statements *all, int rank) {
+    return &all->first[(ptrdiff_t)rank * all->stride];
+}
+
 /* Names the ranks whose record is (alike) or is not that of `model`: "ranks 1, 3 and 4". Returns how many there are. */
-static int name_ranks(const struct record *records, int ranks, int model, bool alike, char *out, size_t chars) {
+static int name_ranks(const struct statements *all, int model, bool alike, char *out, size_t chars) {
     int found[NAMED_RANKS], count = 0;
-    for (int rank = 0; rank < ranks; rank++)
-        if (equal(&records[rank], &records[model]) == alike) {
+    for (int rank = 0; rank < all->ranks; rank++)
+        if (equal(of_rank(all, rank), of_rank(all, model)) == alike) {
             if (count < NAMED_RANKS)
                 found[count] = rank;
             count++;
@@ -91,36 +101,37 @@ static int name_ranks(const struct record *records, int ranks, int model, bool a
     return count;
 }
 
-static sw_status judge_equal(const struct sw_comm_claim *claim, const struct record *records, int ranks) {
+static sw_status judge_equal(const struct sw_comm_claim *claim, const struct statements *all) {
     char names[256];
-    const int others = name_ranks(records, ranks, 0, false, names, sizeof names);
+    const int others = name_ranks(all, 0, false, names, sizeof names);
     if (others == 0)
         return SW_OK;
     return sw_fail(SW_ERR_ARG, "%s %s another %s than rank 0; %s", names, others == 1 ? "has" : "have", claim->what,
                    claim->remedy);
 }
 
-static sw_status judge_distinct(const struct sw_comm_claim *claim, const struct record *records, int ranks) {
+static sw_status judge_distinct(const struct sw_comm_claim *claim, const struct statements *all) {
     char names[256];
-    for (int rank = 0; rank < ranks; rank++)
-        if (records[rank].has && name_ranks(records, ranks, rank, true, names, sizeof names) > 1)
-            return sw_fail(SW_ERR_ARG, "%s have the same %s%s%s; %s", names, claim->what,
-                           records[rank].shown[0] != '\0' ? " " : "", records[rank].shown, claim->remedy);
+    for (int rank = 0; rank < all->ranks; rank++) {
+        const char *shown = of_rank(all, rank)->shown;
+        if (of_rank(all, rank)->has && name_ranks(all, rank, true, names, sizeof names) > 1)
+            return sw_fail(SW_ERR_ARG, "%s have the same %s%s%s; %s", names, claim->what, shown[0] != '\0' ? " " : "",
+                           shown, claim->remedy);
+    }
     return SW_OK;
 }
 
 sw_status sw_comm_agree(struct sw_comm *comm, const struct sw_comm_claim *claims, int count) {
     const struct sw_comm_identity *identity = sw_comm_identity(comm);
-    struct record *records = calloc((size_t)identity->ranks, sizeof *records);
+    struct record *records = calloc((size_t)identity->ranks * (size_t)count, sizeof *records);
     if (records == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the claims of %d ranks", identity->ranks);
-    sw_status status = SW_OK;
+    for (int i = 0; i < count; i++)
+        records[(ptrdiff_t)identity->rank * count + i] = record_of(&claims[i]);
+    sw_status status = sw_comm_share_records(comm, "claims", records, count * (int64_t)sizeof *records);
     for (int i = 0; status == SW_OK && i < count; i++) {
-        records[identity->rank] = record_of(&claims[i]);
-        status = sw_comm_share_records(comm, "claims", records, sizeof *records);
-        if (status == SW_OK)
-            status = claims[i].kind == SW_CLAIM_EQUAL ? judge_equal(&claims[i], records, identity->ranks)
-                                                      : judge_distinct(&claims[i], records, identity->ranks);
+        const struct statements all = {.first = &records[i], .ranks = identity->ranks, .stride = count};
+        status = claims[i].kind == SW_CLAIM_EQUAL ? judge_equal(&claims[i], &all) : judge_distinct(&claims[i], &all);
     }
     free(records);
     return status;
