@@ -669,6 +669,14 @@ static sw_status read_all(struct verify *self) {
     return SW_OK;
 }
 
+/* Returns the most grains of one run. */
+static int64_t verify_run_grains(const struct sw_area *area) {
+    int64_t most = 1;
+    for (int64_t u = 0; u < area->unit_count; u++)
+        most = sw_max_i64(most, area->extents[u].grains);
+    return sw_min_i64(most, VERIFY_RUN_GRAINS);
+}
+
 sw_status sw_store_verify(struct sw_store *store, const struct sw_store_verifier *verifier, int64_t *out_grains,
                           int64_t *out_bad) {
     static const struct sw_store_verifier silent = {0};
@@ -678,9 +686,10 @@ sw_status sw_store_verify(struct sw_store *store, const struct sw_store_verifier
     if (store->commit.step < 0)
         return sw_fail(SW_ERR_ARG, "%s has no commit to verify", store->files[0].path);
     self.area = &store->areas[SW_STORE_OPTIMIZER][store->commit.generation];
-    const int64_t run_bytes = VERIFY_RUN_GRAINS * self.area->grain_bytes;
-    SW_TRY(sw_store_alloc_aligned(VERIFY_RUNS * run_bytes, &buf));
-    for (int i = 0; i < VERIFY_RUNS; i++)
+    const int64_t run_bytes = verify_run_grains(self.area) * self.area->grain_bytes;
+    const int64_t runs = sw_max_i64(1, sw_min_i64(VERIFY_RUNS, self.area->grains)); /* each has a grain or more */
+    SW_TRY(sw_queue_alloc(runs * run_bytes, &buf));
+    for (int i = 0; i < runs; i++)
         self.run[i].buf = (char *)buf + i * run_bytes;
     sw_status status = sw_store_open_queue(store, VERIFY_RUNS, &self.queue);
     if (status == SW_OK)

@@ -33,7 +33,7 @@ static sw_status fail_memory(void) {
  * pass through all tiles of a half in turn; one ring would be thrown away at every change of unit, so each tile has its
  * own. A grain that was skipped or is asked for again restarts its ring: order is only a promise about speed. */
 
-/* With one stream, the buffers are a window of 12 MiB. */
+/* With one stream, the buffers are a window of 12 MiB, or as large as the units, if these are smaller. */
 enum { IO_DEPTH = 32, BOXES = 8, BOX_GRAINS = 8, LEAST_BOXES = 2, REAP_BATCH = 64 };
 
 /* A buffer of consecutive grains of a unit. */
@@ -61,6 +61,25 @@ struct records {
     struct stream *stream;
     struct box *box; /* tiles * boxes entries, grouped by stream */
 };
+
+/* Returns the grains of a unit up to the last that some store holds. */
+static int64_t held_grains(const struct records *self, int64_t unit) {
+    int64_t end = 0;
+    for (int s = 0; s < self->stores; s++)
+        end = sw_max_i64(end, sw_store_unit_first(self->store[s], unit) + sw_store_unit_grains(self->store[s], unit));
+    return end;
+}
+
+static void size_boxes(struct records *self) {
+    const int64_t units = sw_store_unit_count(self->store[0]);
+    int64_t largest = 1, needed = 0;
+    for (int64_t unit = 0; unit < units; unit++)
+        largest = sw_max_i64(largest, held_grains(self, unit));
+    self->box_grains = sw_min_i64(sw_max_i64(1, BOX_GRAINS / self->tiles), largest);
+    for (int64_t unit = 0; unit < units; unit++)
+        needed += sw_div_up(held_grains(self, unit), self->box_grains);
+    self->boxes = sw_max_i64(LEAST_BOXES, sw_min_i64(BOXES / self->tiles, needed));
+}
 
 static sw_status make_boxes(struct records *self) {
     const int64_t bytes = self->tiles * self->boxes * self->box_grains * self->grain_bytes;
@@ -123,8 +142,7 @@ static sw_status records_open(const struct sw_open_stores *set, int rank, int ra
     assert(self->stores > 0);
     self->grain_bytes = sw_optimizer_grain_bytes(sw_store_optimizer(self->store[0]));
     self->tiles = tiles;
-    self->boxes = sw_max_i64(LEAST_BOXES, BOXES / tiles);
-    self->box_grains = sw_max_i64(1, BOX_GRAINS / tiles);
+    size_boxes(self);
     return make_boxes(self);
 }
 
