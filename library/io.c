@@ -1,7 +1,8 @@
 /* Transfers between memory and a file, by the queue of the store. A thread of each handle runs them one after the
- * other, with many requests of a transfer under way. Direct I/O needs an aligned memory, offset and length: other
- * memory passes through blocks of aligned memory, and bytes before the first and behind the last whole page through the
- * page cache, whose pages the system keeps coherent with direct I/O. */
+ * other, with many requests of a transfer under way. Direct I/O needs an aligned memory, offset and length: memory that
+ * is not aligned as the drive needs it passes through blocks of aligned memory, and bytes before the first and behind
+ * the last whole page through the page cache, whose pages the system keeps coherent with direct I/O. */
+#include "core/files/files.h"
 #include "core/size.h"
 #include "io/queue/file.h"
 #include "io/queue/queue.h"
@@ -10,6 +11,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,22 +19,26 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { DEFAULT_DEPTH = 32, PAGE = SW_BUFFER_ALIGN_BYTES, ROOM = 64, BLOCKS = 16 };
+/* BLOCKS: of aligned memory. WINDOW: blocks from the first that is under way to the last. */
+enum { DEFAULT_DEPTH = 32, PAGE = SW_BUFFER_ALIGN_BYTES, ROOM = 64, BLOCKS = 16, WINDOW = SW_QUEUE_MAX_DEPTH };
 static_assert(PAGE == 4096, "spillway.h tells callers what is aligned");
 #define BLOCK_BYTES ((int64_t)SW_QUEUE_BLOCK_BYTES)
 
 struct transfer {
-    bool write;
+    bool write, verify;
     int64_t offset, bytes;
     char *memory;
+    uint64_t *checksum; /* receives that of the bytes; with `verify`: the one that they must have. NULL: none */
 };
 
 struct spillway_io {
     pid_t owner;
     char path[LIBRARY_PATH_CHARS];
     struct spillway_io_options options;
-    int direct, cached; /* descriptors of the same file, with and without direct I/O */
-    char *blocks;       /* [BLOCKS] of BLOCK_BYTES, for memory that is not aligned */
+    int direct, cached;   /* descriptors of the same file, with and without direct I/O */
+    int64_t memory_align; /* bytes that the drive needs */
+    char *blocks;         /* [BLOCKS] of BLOCK_BYTES, for memory that is not aligned */
+    struct sw_running_sum *sum;
     pthread_t thread;
     bool has_thread;
     pthread_mutex_t mutex;
@@ -54,6 +60,11 @@ static sw_status fail_transfer(const spillway_io *self, const struct transfer *t
                    strerror(error));
 }
 
+static void add_to_sum(const spillway_io *self, const struct transfer *t, const char *memory, int64_t bytes) {
+    if (t->checksum != NULL)
+        sw_running_sum_add(self->sum, memory, bytes);
+}
+
 /* Transfers a few bytes through the page cache. */
 static sw_status run_cached(const spillway_io *self, const struct transfer *whole, int64_t offset, int64_t bytes) {
     char *memory = whole->memory + (offset - whole->offset);
@@ -65,14 +76,21 @@ static sw_status run_cached(const spillway_io *self, const struct transfer *whol
         else if (moved <= 0)
             return fail_transfer(self, whole, moved < 0 ? errno : ENODATA, offset + at);
     }
+    add_to_sum(self, whole, memory, bytes);
     return SW_OK;
 }
 
-/* The whole pages [offset, offset + bytes) of a transfer, block by block. */
+/* The whole pages [offset, offset + bytes) of a transfer, block by block. Blocks are put in order, and come back in
+ * any: [back, put) are under way, but for those of which `is_back[block % WINDOW]` tells that they came before block
+ * `back`.
+ */
 struct pages {
     const struct transfer *whole;
     int64_t offset, bytes;
     bool copies; /* the memory is not aligned */
+    int64_t put, back;
+    bool is_back[WINDOW];
+    sw_status failure; /* the first */
 };
 
 static char *memory_of(const struct pages *p, int64_t block) {
@@ -83,64 +101,84 @@ static int64_t bytes_of(const struct pages *p, int64_t block) {
     return sw_min_i64(BLOCK_BYTES, p->bytes - block * BLOCK_BYTES);
 }
 
-static void put_block(spillway_io *self, struct sw_queue *queue, const struct pages *p, int64_t block) {
+/* Puts the next block. One that was copied starts at once, so that the drive works during the copy of the next. */
+static sw_status put_block(spillway_io *self, struct sw_queue *queue, struct pages *p) {
+    const int64_t block = p->put++, bytes = bytes_of(p, block);
     char *memory = p->copies ? self->blocks + block % BLOCKS * BLOCK_BYTES : memory_of(p, block);
     if (p->copies && p->whole->write)
-        memcpy(memory, memory_of(p, block), (size_t)bytes_of(p, block));
+        memcpy(memory, memory_of(p, block), (size_t)bytes);
+    if (p->whole->write)
+        add_to_sum(self, p->whole, memory, bytes);
+    p->is_back[block % WINDOW] = false;
     sw_queue_put(queue, &(const struct sw_ring_request){.op = p->whole->write ? SW_RING_WRITE : SW_RING_READ,
                                                         .offset_bytes = p->offset + block * BLOCK_BYTES,
-                                                        .bytes = bytes_of(p, block),
+                                                        .bytes = bytes,
                                                         .buf = memory,
                                                         .tag = (uint64_t)block});
+    return p->copies ? sw_queue_start(queue) : SW_OK;
 }
 
-/* Takes what has finished: the memory of a block may then be used again. Keeps the first failure. */
-static sw_status reap(spillway_io *self, struct sw_queue *queue, const struct pages *p, bool busy[BLOCKS],
-                      sw_status *failure) {
-    struct sw_queue_result results[BLOCKS];
+/* Waits for one block, or takes it if it is back. Keeps the first failure. */
+static sw_status take_block(spillway_io *self, struct sw_queue *queue, struct pages *p) {
+    struct sw_queue_result result;
     int found;
-    SW_TRY(sw_queue_reap(queue, true, results, BLOCKS, &found));
-    for (int i = 0; i < found; i++) {
-        const int64_t block = (int64_t)results[i].tag;
-        busy[block % BLOCKS] = false;
-        if (results[i].error != 0 && *failure == SW_OK)
-            *failure = fail_transfer(self, p->whole, results[i].error, results[i].offset_bytes);
-        else if (results[i].error == 0 && p->copies && !p->whole->write)
-            memcpy(memory_of(p, block), self->blocks + block % BLOCKS * BLOCK_BYTES, (size_t)bytes_of(p, block));
-    }
+    SW_TRY(sw_queue_reap(queue, true, &result, 1, &found));
+    const int64_t block = (int64_t)result.tag;
+    p->is_back[block % WINDOW] = true;
+    if (result.error != 0 && p->failure == SW_OK)
+        p->failure = fail_transfer(self, p->whole, result.error, result.offset_bytes);
+    else if (result.error == 0 && p->copies && !p->whole->write)
+        memcpy(memory_of(p, block), self->blocks + block % BLOCKS * BLOCK_BYTES, (size_t)bytes_of(p, block));
+    for (; p->back < p->put && p->is_back[p->back % WINDOW]; p->back++)
+        if (!p->whole->write && p->failure == SW_OK)
+            add_to_sum(self, p->whole, memory_of(p, p->back), bytes_of(p, p->back));
     return SW_OK;
 }
 
-/* Blocks go round in the aligned memory: a block waits for that BLOCKS before it, of which `busy` tells. After a
- * failure nothing more is put, and what is under way is waited for, because the caller may free its memory then. */
-static sw_status run_pages(spillway_io *self, struct sw_queue *queue, const struct pages *p) {
-    const int64_t count = sw_div_up(p->bytes, BLOCK_BYTES);
-    sw_status failure = SW_OK;
-    bool busy[BLOCKS] = {false};
-    int64_t put = 0;
+/* Blocks go round in the aligned memory: a block waits for all up to that BLOCKS before it. After a failure nothing
+ * more is put, and what is under way is waited for, because the caller may free its memory then. */
+static sw_status run_pages(spillway_io *self, struct sw_queue *queue, struct pages *p) {
+    const int64_t count = sw_div_up(p->bytes, BLOCK_BYTES), window = p->copies ? BLOCKS : WINDOW;
     do {
-        for (; failure == SW_OK && put < count && sw_queue_room(queue) > 0 && !(p->copies && busy[put % BLOCKS]);
-             put++) {
-            busy[put % BLOCKS] = true;
-            put_block(self, queue, p, put);
-        }
-        SW_TRY(reap(self, queue, p, busy, &failure));
-    } while (sw_queue_in_flight(queue) > 0 || (failure == SW_OK && put < count));
-    return failure;
+        while (p->failure == SW_OK && p->put < count && sw_queue_room(queue) > 0 && p->put - p->back < window)
+            SW_TRY(put_block(self, queue, p));
+        SW_TRY(take_block(self, queue, p));
+    } while (sw_queue_in_flight(queue) > 0 || (p->failure == SW_OK && p->put < count));
+    return p->failure;
 }
 
-static sw_status run(spillway_io *self, struct sw_queue *queue, const struct transfer *t) {
+static sw_status run_once(spillway_io *self, struct sw_queue *queue, const struct transfer *t) {
     const int64_t end = t->offset + t->bytes;
     const int64_t first = sw_min_i64(end, sw_round_up(t->offset, PAGE)), last = sw_max_i64(first, end / PAGE * PAGE);
-    const struct pages pages = {.whole = t,
-                                .offset = first,
-                                .bytes = last - first,
-                                .copies = (uintptr_t)(t->memory + (first - t->offset)) % PAGE != 0};
+    struct pages pages = {.whole = t,
+                          .offset = first,
+                          .bytes = last - first,
+                          .copies = (uintptr_t)(t->memory + (first - t->offset)) % (uintptr_t)self->memory_align != 0};
+    sw_running_sum_begin(self->sum);
     if (first > t->offset)
         SW_TRY(run_cached(self, t, t->offset, first - t->offset));
     if (last > first)
         SW_TRY(run_pages(self, queue, &pages));
     return end > last ? run_cached(self, t, last, end - last) : SW_OK;
+}
+
+/* Bytes with a wrong checksum are read once more: the first time may have gone wrong on the way. */
+static sw_status run(spillway_io *self, struct sw_queue *queue, const struct transfer *t) {
+    uint64_t sum = 0;
+    for (int attempt = 0; attempt < (t->verify ? 2 : 1); attempt++) {
+        SW_TRY(run_once(self, queue, t));
+        sum = sw_running_sum_get(self->sum);
+        if (t->verify && sum == *t->checksum)
+            return SW_OK;
+    }
+    if (t->verify)
+        return sw_fail(SW_ERR_CORRUPT,
+                       "%s: the %lld bytes from byte %lld on have the checksum %016" PRIx64 ", and %016" PRIx64
+                       " is expected: they were changed or damaged since they were written",
+                       self->path, (long long)t->bytes, (long long)t->offset, sum, *t->checksum);
+    if (t->checksum != NULL)
+        *t->checksum = sum;
+    return SW_OK;
 }
 
 static void end_transfer(spillway_io *self, sw_status status) {
@@ -195,12 +233,13 @@ static sw_status open_files(spillway_io *self) {
     self->direct = open(self->path, flags);
     if (self->direct < 0)
         return sw_fail(SW_ERR_IO, "%s cannot be opened: %s", self->path, strerror(errno));
-    if (sw_file_try_direct(self->direct) || self->options.allow_buffered != 0)
-        return SW_OK;
-    return sw_fail(
-        SW_ERR_UNSUPPORTED,
-        "%s lies on a file system without direct I/O: name another one, or accept the page cache with allow_buffered",
-        self->path);
+    if (!sw_file_try_direct(self->direct) && self->options.allow_buffered == 0)
+        return sw_fail(SW_ERR_UNSUPPORTED,
+                       "%s lies on a file system without direct I/O: name another one, or accept the page cache with "
+                       "allow_buffered",
+                       self->path);
+    self->memory_align = sw_file_memory_alignment(self->direct);
+    return SW_OK;
 }
 
 static sw_status start(spillway_io *self) {
@@ -208,6 +247,9 @@ static sw_status start(spillway_io *self) {
     SW_TRY(open_files(self));
     SW_TRY(sw_queue_alloc(BLOCKS * BLOCK_BYTES, &blocks));
     self->blocks = blocks;
+    self->sum = sw_running_sum_new();
+    if (self->sum == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for a file's handle");
     const struct sw_library_signals signals = sw_library_block_signals(true);
     const int error = pthread_create(&self->thread, NULL, work, self);
     sw_library_allow_signals(&signals);
@@ -269,8 +311,10 @@ static sw_status begin(const spillway_io *self) {
 }
 
 static sw_status check_transfer(const spillway_io *self, const struct transfer *t, int how) {
-    if (how != SPILLWAY_IO_READ && how != SPILLWAY_IO_WRITE)
-        return sw_fail(SW_ERR_ARG, "%d is neither SPILLWAY_IO_READ nor SPILLWAY_IO_WRITE", how);
+    if (how != SPILLWAY_IO_READ && how != SPILLWAY_IO_WRITE && how != SPILLWAY_IO_VERIFY)
+        return sw_fail(SW_ERR_ARG, "%d is none of SPILLWAY_IO_READ, SPILLWAY_IO_WRITE and SPILLWAY_IO_VERIFY", how);
+    if (t->verify && t->checksum == NULL)
+        return sw_fail(SW_ERR_ARG, "SPILLWAY_IO_VERIFY needs the checksum that the bytes must have");
     if (t->write && self->options.write == 0)
         return sw_fail(SW_ERR_ARG, "%s is open for reading: set `write` in its options", self->path);
     if (t->memory == NULL || t->bytes < 1 || t->offset < 0 || t->offset > INT64_MAX - t->bytes - PAGE)
@@ -308,11 +352,24 @@ static sw_status submit(spillway_io *self, const struct transfer *transfer, int 
     return SW_OK;
 }
 
+int spillway_io_submit_checked(spillway_io *self, int how, int64_t offset_bytes, void *memory, int64_t bytes,
+                               uint64_t *checksum, int64_t *out_number) {
+    const struct transfer transfer = {.write = how == SPILLWAY_IO_WRITE,
+                                      .verify = how == SPILLWAY_IO_VERIFY,
+                                      .offset = offset_bytes,
+                                      .bytes = bytes,
+                                      .memory = memory,
+                                      .checksum = checksum};
+    return sw_library_end(NULL, submit(self, &transfer, how, out_number), false);
+}
+
 int spillway_io_submit(spillway_io *self, int how, int64_t offset_bytes, void *memory, int64_t bytes,
                        int64_t *out_number) {
-    const struct transfer transfer = {
-        .write = how == SPILLWAY_IO_WRITE, .offset = offset_bytes, .bytes = bytes, .memory = memory};
-    return sw_library_end(NULL, submit(self, &transfer, how, out_number), false);
+    return spillway_io_submit_checked(self, how, offset_bytes, memory, bytes, NULL, out_number);
+}
+
+uint64_t spillway_checksum(const void *memory, int64_t bytes) {
+    return sw_checksum(memory, bytes);
 }
 
 static sw_status wait_io(spillway_io *self, int64_t number) {
@@ -362,6 +419,7 @@ void spillway_io_close(spillway_io *self) {
         close(self->cached);
     pthread_cond_destroy(&self->changed);
     pthread_mutex_destroy(&self->mutex);
+    sw_running_sum_free(self->sum);
     free(self->blocks);
     free(self);
 }

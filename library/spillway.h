@@ -374,7 +374,8 @@ int spillway_use_stream(spillway *self, spillway_stream *stream);
 
 /* Files, apart from stores: transfers of ranges between memory and a file by io_uring, with many requests of 1 MiB
  * under way, past the page cache. A thread of the handle's own runs the transfers in the order of their submission.
- * Memory at a multiple of 4096 bytes, for an offset that is one too, is transferred without a copy. After
+ * Memory that is aligned as the drive needs it, mostly to 4 or 512 bytes and never more than 4096, is transferred
+ * without a copy if the offset is a multiple of 4096; other memory passes through aligned blocks. After
  * spillway_io_flush what was written survives a power loss. A handle is used by one thread at a time, and not by a
  * forked child. */
 typedef struct spillway_io spillway_io;
@@ -388,7 +389,8 @@ struct spillway_io_options {
 #define SPILLWAY_IO_OPTIONS_INIT                                                                                       \
     { sizeof(struct spillway_io_options), 0, 0, 0 }
 
-enum { SPILLWAY_IO_READ = 0, SPILLWAY_IO_WRITE = 1 };
+/* SPILLWAY_IO_VERIFY: reads, and fails if the bytes have another checksum than the caller says. */
+enum { SPILLWAY_IO_READ = 0, SPILLWAY_IO_WRITE = 1, SPILLWAY_IO_VERIFY = 2 };
 
 /* Opens a file. *out must be closed; on failure it is NULL. The reason of a failure of this and the next functions is
  * spillway_error(NULL), in the thread that called. */
@@ -399,6 +401,17 @@ int spillway_io_open(const char *path, const struct spillway_io_options *options
  * transfer, then 1, ... */
 int spillway_io_submit(spillway_io *self, int how, int64_t offset_bytes, void *memory, int64_t bytes,
                        int64_t *out_number);
+
+/* Begins a transfer that sums the bytes while they move. SPILLWAY_IO_READ and _WRITE: *checksum receives what
+ * spillway_checksum says of them. SPILLWAY_IO_VERIFY: a read of bytes that must have *checksum; if they do not, they
+ * are read once more, and then waiting for the transfer fails with SPILLWAY_ERROR_CORRUPT. The caller keeps `checksum`
+ * in place, like the memory, until it has waited; NULL: there is no sum. The rest is as in spillway_io_submit. */
+int spillway_io_submit_checked(spillway_io *self, int how, int64_t offset_bytes, void *memory, int64_t bytes,
+                               uint64_t *checksum, int64_t *out_number);
+
+/* Returns the checksum of some bytes: their XXH3-64 without a seed, or 1 if that is 0. It is that of each grain in a
+ * store. Any thread may call it. */
+uint64_t spillway_checksum(const void *memory, int64_t bytes);
 
 /* Waits until a transfer and all before it are done; -1: all. Fails with the error of the first transfer that failed,
  * after which no other is tried: what they should have moved is undefined, and the handle can only be closed. */

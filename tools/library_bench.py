@@ -152,19 +152,18 @@ def program_rates(options, folder):
 def compare_files(options):
     sys.path.insert(0, os.path.join(ROOT, "python"))
     from spillway import io
-    rounds = []
+    rounds, places = [], {"at whole pages": 0, "512 bytes behind one": 512, "64 bytes behind one": 64}
     for _ in range(options.rounds):
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-            memory = io.empty(FILE_BYTES + 64)
-            path = os.path.join(folder, "file")
-            rounds.append({"program": program_rates(options, folder), "whole pages": transfer_rates(path, memoryview(memory)[:FILE_BYTES]),
-                           "64 bytes behind a page": transfer_rates(path, memoryview(memory)[64:])})
+            memory, path = memoryview(io.empty(FILE_BYTES + 512)), os.path.join(folder, "file")
+            rounds.append({"program": program_rates(options, folder),
+                           **{name: transfer_rates(path, memory[shift:shift + FILE_BYTES]) for name, shift in places.items()}})
     for way in ("read", "write"):
         base = statistics.median(found["program"][way] for found in rounds)
-        print(f"{way:6}spillway bench io {base / 1e9:.2f} GB/s", end="")
-        for name in ("whole pages", "64 bytes behind a page"):
+        print(f"{way:6}spillway bench io {base / 1e9:.2f} GB/s; spillway.io, memory", end="")
+        for name in places:
             ratio = statistics.median(found[name][way] / found["program"][way] for found in rounds)
-            print(f"; spillway.io, memory at {name}: {ratio:.2f} of it", end="")
+            print(f" {name}: {ratio:.2f} of it", end=";" if name != "64 bytes behind one" else "")
         print(f"   medians of {options.rounds} rounds")
 
 

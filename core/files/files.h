@@ -73,5 +73,14 @@ const char *sw_download_fault(const char *begin, size_t bytes);
 
 /* Returns the XXH3-64 of the bytes, by the widest vector instructions that the CPU has. Any thread may call it. */
 uint64_t sw_checksum(const void *data, int64_t bytes);
+/* The checksum of bytes that come piece by piece: that of sw_checksum for all of them together. One belongs to one
+ * thread at a time. Returns NULL if there is no memory; sw_running_sum_free frees it. */
+struct sw_running_sum;
+struct sw_running_sum *sw_running_sum_new(void);
+void sw_running_sum_free(struct sw_running_sum *sum);
+/* Forgets all bytes. */
+void sw_running_sum_begin(struct sw_running_sum *sum);
+void sw_running_sum_add(struct sw_running_sum *sum, const void *data, int64_t bytes);
+uint64_t sw_running_sum_get(const struct sw_running_sum *sum);
 
 #endif

@@ -47,29 +47,41 @@ bool sw_file_is_in_memory(int fd) {
     return fstatfs(fd, &info) == 0 && (info.f_type == TMPFS_MAGIC || info.f_type == RAMFS_MAGIC);
 }
 
-/* Returns the alignment in bytes that direct I/O needs; 1: the system does not tell; 0: the file has no direct I/O. */
-static int64_t direct_alignment(int fd) {
+/* The alignment in bytes that direct I/O needs; 1: the system does not tell; 0: the file has no direct I/O. */
+struct alignment {
+    int64_t memory, offset;
+};
+
+static struct alignment direct_alignment(int fd) {
 #ifdef STATX_DIOALIGN
     struct statx info;
     if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &info) == 0 && (info.stx_mask & STATX_DIOALIGN) != 0) {
-        if (info.stx_dio_mem_align == 0 || info.stx_dio_offset_align == 0)
-            return 0;
-        return sw_max_i64(info.stx_dio_mem_align, info.stx_dio_offset_align);
+        const bool none = info.stx_dio_mem_align == 0 || info.stx_dio_offset_align == 0;
+        return (struct alignment){none ? 0 : info.stx_dio_mem_align, none ? 0 : info.stx_dio_offset_align};
     }
 #endif
     (void)fd;
-    return 1;
+    return (struct alignment){1, 1};
 }
 
 bool sw_file_try_direct(int fd) {
-    const int64_t alignment = sw_file_is_in_memory(fd) ? 0 : direct_alignment(fd);
+    const struct alignment alignment = sw_file_is_in_memory(fd) ? (struct alignment){0} : direct_alignment(fd);
     const int flags = fcntl(fd, F_GETFL);
-    return alignment > 0 && alignment <= SW_BUFFER_ALIGN_BYTES && flags >= 0 &&
-           fcntl(fd, F_SETFL, flags | O_DIRECT) == 0;
+    return alignment.memory > 0 && sw_max_i64(alignment.memory, alignment.offset) <= SW_BUFFER_ALIGN_BYTES &&
+           flags >= 0 && fcntl(fd, F_SETFL, flags | O_DIRECT) == 0;
+}
+
+int64_t sw_file_memory_alignment(int fd) {
+    const int flags = fcntl(fd, F_GETFL);
+    if (flags >= 0 && (flags & O_DIRECT) == 0)
+        return 1;
+    const int64_t alignment = direct_alignment(fd).memory;
+    return alignment > 1 ? alignment : SW_BUFFER_ALIGN_BYTES;
 }
 
 static sw_status make_direct(int fd, const char *path, bool allow_buffered) {
-    const int64_t alignment = direct_alignment(fd);
+    const struct alignment needed = direct_alignment(fd);
+    const int64_t alignment = sw_max_i64(needed.memory, needed.offset);
     if (alignment > SW_BUFFER_ALIGN_BYTES)
         return sw_fail(SW_ERR_UNSUPPORTED,
                        "%s is on a device that needs direct I/O aligned to %lld bytes, more than %d", path,

@@ -26,6 +26,9 @@ sw_status sw_file_open_unlocked(const char *path, int *out_fd);
 
 /* Turns on direct I/O if the file system has it with our buffers' alignment. Returns whether it is on. */
 bool sw_file_try_direct(int fd);
+/* Returns the alignment in bytes that memory of transfers needs, for offsets and lengths in whole buffers' alignments:
+ * 1 without direct I/O; else that of the drive, or of our buffers if the system does not tell. */
+int64_t sw_file_memory_alignment(int fd);
 /* Returns whether the file system keeps its files in memory, where direct I/O means nothing. */
 bool sw_file_is_in_memory(int fd);
 

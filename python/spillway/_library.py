@@ -105,6 +105,8 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "spillway_get_usage": (c_int, [c_void_p, POINTER(UsageStruct)]),
     "spillway_io_open": (c_int, [c_char_p, POINTER(IoOptions), POINTER(c_void_p)]),
     "spillway_io_submit": (c_int, [c_void_p, c_int, c_int64, c_void_p, c_int64, POINTER(c_int64)]),
+    "spillway_io_submit_checked": (c_int, [c_void_p, c_int, c_int64, c_void_p, c_int64, POINTER(c_uint64), POINTER(c_int64)]),
+    "spillway_checksum": (c_uint64, [c_void_p, c_int64]),
     "spillway_io_wait": (c_int, [c_void_p, c_int64]),
     "spillway_io_flush": (c_int, [c_void_p]),
     "spillway_io_size": (c_int, [c_void_p, POINTER(c_int64)]),

@@ -13,7 +13,7 @@ from typing import Any
 from spillway import _library
 from spillway.store import check_status
 
-_READ, _WRITE = 0, 1
+_READ, _WRITE, _VERIFY = 0, 1, 2
 
 
 def _memory_of(buffer: Any, to_write: bool) -> tuple[int, int, Any]:
@@ -51,7 +51,8 @@ def _close(handle: ctypes.c_void_p, owner: int) -> None:
 
 class File:
     """A file whose ranges are read and written by a thread of its own, in the order of the calls. `read` and `write` return at
-    once a number for `wait`, and keep the buffer until then. Threads take turns at a file."""
+    once a number for `wait`, and keep the buffer until then. With `checked` they sum the bytes while they move, for `checksum`.
+    Threads take turns at a file."""
 
     def __init__(self, path: str | os.PathLike[str], *, write: bool = False, depth: int = 0, allow_buffered: bool = False) -> None:
         """
@@ -64,8 +65,9 @@ class File:
         options = _library.IoOptions(ctypes.sizeof(_library.IoOptions), write, depth, allow_buffered)
         handle = ctypes.c_void_p()
         self._handle: ctypes.c_void_p | None = None
-        # The number of a transfer, once it is submitted, and what keeps its memory.
+        # The number of a transfer, once it is submitted, and what keeps its memory, and the place of its checksum.
         self._buffers: list[tuple[ctypes.c_int64, Any]] = []
+        self._sums: dict[int, ctypes.c_uint64] = {}
         check_status(self._library.spillway_io_open(os.fsencode(path), options, handle))
         self._handle = handle
         self._finalizer = weakref.finalize(self, _close, handle, os.getpid())
@@ -81,22 +83,34 @@ class File:
             raise ValueError(f"{self.path} is closed")
         check_status(getattr(self._library, name)(self._handle, *arguments))
 
-    def _submit(self, how: int, buffer: Any, offset: int) -> int:
-        address, count, keeper = _memory_of(buffer, how == _READ)
+    def _submit(self, how: int, buffer: Any, offset: int, checksum: ctypes.c_uint64 | None) -> int:
+        address, count, keeper = _memory_of(buffer, how != _WRITE)
         number = ctypes.c_int64(-1)
         with self._lock:
             # Before the call: a KeyboardInterrupt that comes during it is raised when the transfer runs.
-            self._buffers.append((number, keeper))
-            self._call("spillway_io_submit", how, offset, address, count, number)
+            self._buffers.append((number, (keeper, checksum)))
+            self._call("spillway_io_submit_checked", how, offset, address, count, checksum, number)
+            if checksum is not None and how != _VERIFY:
+                self._sums[number.value] = checksum
         return number.value
 
-    def read(self, buffer: Any, offset: int = 0) -> int:
-        """Begins to fill a tensor or an array from the file's bytes from an offset on, and returns the transfer's number."""
-        return self._submit(_READ, buffer, offset)
+    def read(self, buffer: Any, offset: int = 0, *, checked: bool = False, expect: int | None = None) -> int:
+        """Begins to fill a tensor or an array from the file's bytes from an offset on, and returns the transfer's number. expect:
+        the checksum that the bytes must have; if they have another one, `wait` raises StoreError with the status "corrupt"."""
+        if expect is not None:
+            return self._submit(_VERIFY, buffer, offset, ctypes.c_uint64(expect))
+        return self._submit(_READ, buffer, offset, ctypes.c_uint64() if checked else None)
 
-    def write(self, buffer: Any, offset: int = 0) -> int:
+    def write(self, buffer: Any, offset: int = 0, *, checked: bool = False) -> int:
         """Begins to write a tensor or an array to the file from an offset on, and returns the transfer's number."""
-        return self._submit(_WRITE, buffer, offset)
+        return self._submit(_WRITE, buffer, offset, ctypes.c_uint64() if checked else None)
+
+    def checksum(self, number: int) -> int:
+        """Waits for a transfer that was `checked`, and returns the checksum of its bytes."""
+        if number not in self._sums:
+            raise ValueError(f"there is no checksum of transfer {number} of {self.path}: begin it with checked=True")
+        self.wait(number)
+        return self._sums[number].value
 
     def wait(self, number: int | None = None) -> None:
         """Waits until a transfer, and all before it, are done; None: all."""
@@ -137,16 +151,25 @@ def empty(count: int) -> mmap.mmap:
     return memory
 
 
-def read(path: str | os.PathLike[str], buffer: Any, offset: int = 0, *, depth: int = 0, allow_buffered: bool = False) -> None:
-    """Fills a tensor or an array from a file's bytes from an offset on."""
+def checksum(buffer: Any) -> int:
+    """Returns the checksum of a tensor, an array or another buffer: the XXH3-64 of its bytes, or 1 if that is 0."""
+    address, count, _keeper = _memory_of(buffer, False)
+    found: int = _library.load().spillway_checksum(address, count)
+    return found
+
+
+def read(path: str | os.PathLike[str], buffer: Any, offset: int = 0, *, expect: int | None = None, depth: int = 0,
+         allow_buffered: bool = False) -> None:
+    """Fills a tensor or an array from a file's bytes from an offset on. expect: the checksum that they must have."""
     with File(path, depth=depth, allow_buffered=allow_buffered) as file:
-        file.read(buffer, offset)
+        file.read(buffer, offset, expect=expect)
         file.wait()
 
 
-def write(path: str | os.PathLike[str], buffer: Any, offset: int = 0, *, depth: int = 0, allow_buffered: bool = False) -> None:
-    """Writes a tensor or an array to a file from an offset on, and makes it durable. A file that is there keeps its other
-    bytes."""
+def write(path: str | os.PathLike[str], buffer: Any, offset: int = 0, *, depth: int = 0, allow_buffered: bool = False) -> int:
+    """Writes a tensor or an array to a file from an offset on, makes it durable, and returns the checksum of the bytes. A file that
+    is there keeps its other bytes."""
     with File(path, write=True, depth=depth, allow_buffered=allow_buffered) as file:
-        file.write(buffer, offset)
+        number = file.write(buffer, offset, checked=True)
         file.flush()
+        return file.checksum(number)

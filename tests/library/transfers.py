@@ -110,6 +110,44 @@ def mistakes_are_refused_by_name(path):
 
 
 @in_folder
+def checksums_are_those_of_the_bytes(path):
+    """Sums that are made while blocks come back in any order are those of the whole, at any alignment. XXH3-64 of no known
+    library is needed: the value of three bytes is that of its specification's reference."""
+    source, problems = random.Random(SEED), []
+    problems += [] if io.checksum(b"abc") == 0x78af5f94892f3950 else [f"the checksum of abc is {io.checksum(b'abc'):x}"]
+    with io.File(path, write=True, allow_buffered=True) as file:
+        for count in (1, PAGE, 3 * MIB + 5, 40 * MIB + 4000):
+            for shift, offset in ((0, 0), (512, PAGE), (7, 5)):
+                data, found = view_at(count, shift), view_at(count, 64 - shift if shift < 64 else shift)
+                data[:] = source.randbytes(count)
+                written = file.checksum(file.write(data, offset, checked=True))
+                read = file.checksum(file.read(found, offset, checked=True))
+                file.read(found, offset, expect=written)
+                file.wait()
+                if not written == read == io.checksum(data) or found != data:
+                    problems.append(f"{count} bytes at {offset}: {written:x} was written, {read:x} read, {io.checksum(data):x} is right")
+        problems += script_test.raised(ValueError, "no checksum of transfer 99", file.checksum, 99)
+    return problems
+
+
+@in_folder
+def a_flipped_bit_is_found(path):
+    data, found = random.Random(SEED).randbytes(3 * MIB + 9), bytearray(3 * MIB + 9)
+    written = io.write(path, data, allow_buffered=True)
+    io.read(path, found, expect=written, allow_buffered=True)
+    problems = [] if found == data else ["the bytes differ"]
+    for place in (0, MIB + 77, len(data) - 1):
+        with open(path, "r+b") as file:
+            file.seek(place)
+            file.write(bytes([data[place] ^ 16]))
+        problems += script_test.raised(StoreError, f"{path}: the {len(data)} bytes from byte 0 on have the checksum", io.read, path,
+                                       found, expect=written, allow_buffered=True)
+        io.write(path, data[place:place + 1], place, allow_buffered=True)
+    io.read(path, found, expect=written, allow_buffered=True)
+    return problems
+
+
+@in_folder
 def a_full_disk_is_said(path):
     """The limit of a process on the size of files stands for a disk that is full. Later transfers are not tried."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -127,4 +165,4 @@ def a_full_disk_is_said(path):
 
 
 script_test.run(ranges_come_and_go, transfers_run_behind_the_program, whole_arrays_are_written_and_read, mistakes_are_refused_by_name,
-                a_full_disk_is_said)
+                checksums_are_those_of_the_bytes, a_flipped_bit_is_found, a_full_disk_is_said)
