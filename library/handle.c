@@ -19,6 +19,7 @@
 #include "core/size.h"
 #include "core/text/text.h"
 #include "io/queue/file.h"
+#include "library/device.h"
 #include "library/stream_private.h"
 #include "offload/engine/scratch.h"
 #include "offload/plan/shard.h"
@@ -40,7 +41,7 @@ static_assert((int)SPILLWAY_STATE_FP32 == (int)SW_OPTIMIZER_FP32 &&
               "formats of the state are numbered alike");
 
 /* A chunk is a few MiB, as in training. Tensors that fill less need no larger one. */
-enum { CHUNK_GRAINS = 16, IO_DEPTH = 32 };
+enum { CHUNK_GRAINS = LIBRARY_CHUNK_GRAINS, IO_DEPTH = 32 };
 /* The device's tier is empty: its budget never decides. */
 #define NO_LIMIT_BYTES (INT64_C(1) << 60)
 
@@ -111,7 +112,7 @@ static sw_status check_factor(const char *name, double lr_scale) {
                : sw_fail(SW_ERR_ARG, "lr_scale %g of '%s' is not a factor from 0 on", lr_scale, name);
 }
 
-static sw_status check_tensor(const struct spillway_tensor *tensor) {
+static sw_status check_tensor(const spillway *self, const struct spillway_tensor *tensor, bool on_cuda) {
     if (tensor->name == NULL || !is_printable(tensor->name) || strlen(tensor->name) >= SPILLWAY_NAME_CHARS)
         return sw_fail(SW_ERR_ARG,
                        "a tensor's name is missing, is longer than %d bytes, is not UTF-8, or has control characters",
@@ -124,6 +125,8 @@ static sw_status check_tensor(const struct spillway_tensor *tensor) {
                        (long long)tensor->count);
     if (tensor->weights == NULL || (uintptr_t)tensor->weights % (uintptr_t)sw_dtype_bytes((sw_dtype)tensor->type) != 0)
         return sw_fail(SW_ERR_ARG, "the weights of '%s' are NULL, or not aligned to their elements", tensor->name);
+    if (on_cuda)
+        SW_TRY(sw_library_cuda_check(self, tensor->weights, "weights", tensor->name));
     return check_factor(tensor->name, tensor->lr_scale);
 }
 
@@ -137,7 +140,8 @@ static sw_status add(spillway *self, const struct spillway_tensor *given, int64_
     const struct spillway_tensor *tensor = &own;
     SW_TRY(sw_library_begin(self, false));
     SW_TRY(sw_library_take_struct(&own, sizeof own, given, "the tensor", "SPILLWAY_TENSOR_INIT"));
-    SW_TRY(check_tensor(tensor));
+    const bool on_cuda = sw_library_split_type(&own.type);
+    SW_TRY(check_tensor(self, tensor, on_cuda));
     if (self->tensor_count == self->tensor_room) {
         const int64_t room = 2 * self->tensor_room + 64;
         struct tensor *grown = realloc(self->tensor, (size_t)room * sizeof *grown);
@@ -154,7 +158,8 @@ static sw_status add(spillway *self, const struct spillway_tensor *given, int64_
                              .decay = tensor->decay != 0,
                              .begins_unit = tensor->begins_unit != 0,
                              .streamed = -1,
-                             .streamed_sum = -1};
+                             .streamed_sum = -1,
+                             .cuda = on_cuda};
     snprintf(added->name, sizeof added->name, "%s", tensor->name);
     if (out_index != NULL)
         *out_index = self->tensor_count;
@@ -349,13 +354,18 @@ static sw_status make_room(spillway *self) {
                                   : sw_fail(SW_ERR_NOMEM, "no memory for what %d processes gather", self->ranks);
 }
 
+/* Returns the memory that the library takes beside that of the plan. */
+static int64_t own_bytes(const spillway *self) {
+    return self->sums_bytes + self->gathered_bytes + sw_library_cuda_bytes(self);
+}
+
 /* plan_bytes: what the plan was allowed, which is 0 where the sums of gradients take everything. */
 static sw_status refuse_memory(const spillway *self, const struct sw_plan_lack *lack, int64_t plan_bytes) {
     char given[SW_SIZE_CHARS], needed[SW_SIZE_CHARS];
     sw_error_clear();
     return sw_fail(SW_ERR_BUDGET, "host_memory_bytes, %s, is too small for %s: at least %s are needed",
                    sw_format_size((int64_t)self->options.host_memory_bytes, given), self->folder,
-                   sw_format_size(self->sums_bytes + self->gathered_bytes + plan_bytes + lack->missing_bytes, needed));
+                   sw_format_size(own_bytes(self) + plan_bytes + lack->missing_bytes, needed));
 }
 
 static int64_t most_grains(const struct sw_units *units) {
@@ -372,8 +382,7 @@ static sw_status make_plan(spillway *self) {
     struct sw_plan_lack lack = {0};
     for (int rise = 0; rise < SW_RISES; rise++)
         rises.share[rise] = rise == SW_RISE_OPTIMIZER_TO_HOST ? 1.0 : 0.0;
-    const int64_t own_bytes = self->sums_bytes + self->gathered_bytes;
-    const int64_t plan_bytes = sw_max_i64(0, (int64_t)self->options.host_memory_bytes - own_bytes);
+    const int64_t plan_bytes = sw_max_i64(0, (int64_t)self->options.host_memory_bytes - own_bytes(self));
     struct sw_unit_cost *cost = calloc((size_t)self->units->count, sizeof *cost);
     if (cost == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for a plan");
@@ -530,6 +539,7 @@ static sw_status prepare(spillway *self, bool found) {
         SW_TRY(sw_library_check_places(self));
     SW_TRY(make_room(self));
     SW_TRY(make_plan(self));
+    SW_TRY(sw_library_cuda_start(self));
     return open_device(self);
 }
 
@@ -566,6 +576,7 @@ static void release(spillway *self, bool undo) {
     if (undo && self->ranks == 1 && sw_path_join(path, sizeof path, self->folder, "tensors.json") == SW_OK &&
         !sw_store_is_at(self->folder))
         (void)sw_path_unlink(path);
+    sw_library_cuda_stop(self);
     sw_stream_close(self->stream);
     sw_stream_close(self->add_stream);
     if (self->device != NULL)
@@ -655,6 +666,7 @@ void spillway_close(spillway *self) {
         put_back_names(self);
     }
     release(self, false);
+    sw_library_cuda_close(self);
     if (self->weights_stream != NULL)
         self->weights_stream->users--;
     sw_library_allow_signals(&signals);

@@ -16,7 +16,8 @@ static_assert((int)SPILLWAY_OK == (int)SW_OK && (int)SPILLWAY_ERROR_ARGUMENT == 
                   (int)SPILLWAY_ERROR_BUDGET == (int)SW_ERR_BUDGET &&
                   (int)SPILLWAY_ERROR_UNSUPPORTED == (int)SW_ERR_UNSUPPORTED &&
                   (int)SPILLWAY_ERROR_BUSY == (int)SW_ERR_BUSY && (int)SPILLWAY_ERROR_PEER == (int)SW_ERR_STOPPED &&
-                  (int)SPILLWAY_ERROR_INTERNAL == (int)SW_ERR_INTERNAL,
+                  (int)SPILLWAY_ERROR_INTERNAL == (int)SW_ERR_INTERNAL &&
+                  (int)SPILLWAY_ERROR_DEVICE == (int)SW_ERR_DEVICE,
               "statuses are numbered alike");
 
 const bool sw_json_is_shared = true;
@@ -85,6 +86,7 @@ static int public_status(sw_status status) {
     case SW_ERR_BUDGET:
     case SW_ERR_UNSUPPORTED:
     case SW_ERR_BUSY:
+    case SW_ERR_DEVICE:
     case SW_ERR_STOPPED: return status;
     case SW_ERR_USAGE: return SPILLWAY_ERROR_ARGUMENT;
     default: return SPILLWAY_ERROR_INTERNAL;

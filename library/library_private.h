@@ -31,6 +31,8 @@ struct tensor {
     const void *gradient, *taken;
     sw_dtype gradient_type, taken_type;
     int64_t streamed, streamed_sum; /* pieces of the stream that have `weights` and `sum`; -1: none */
+    bool cuda;                      /* `weights` are in device memory */
+    bool gradient_cuda, taken_cuda; /* `gradient` and `taken` are */
 };
 
 /* A piece of the stream that a step uses now; -1: none. done: elements that were written. */
@@ -69,6 +71,7 @@ struct spillway {
     struct sw_store *store;
     struct sw_engine *engine;
     spillway_stream *weights_stream; /* NULL: none */
+    struct sw_library_cuda *cuda;    /* the GPU of tensors in device memory (device.c); NULL: none */
     struct streamed_use taking, giving;
     bool replaces;        /* spillway_write runs: masters may be read at the addresses to which weights are given */
     bool factors_changed; /* the units' decay runs are to be joined again */
@@ -107,13 +110,8 @@ sw_status sw_library_read_record(spillway *self, struct store_record *out, bool 
 /* Sets self->order to the order of registration. */
 void sw_library_order_as_added(spillway *self);
 
-/* Elements [first, first+count) of a unit, to and from the caller's tensors; sw_unit_ops names the functions. Padding
- * becomes zero (transfer.c). */
-sw_status sw_library_take(void *context, int64_t unit, int64_t first, int64_t count, void *grads);
-sw_status sw_library_give(void *context, int64_t unit, int64_t first, int64_t count, const void *weights);
-/* Lends the memory of fp32 weights and gradients where a tensor has whole grains (sw_unit_ops). */
-struct sw_loan sw_library_lend(void *context, int64_t unit, int64_t first, int64_t count);
-/* A run of elements of one tensor: `count` of them from `from` on, which lie `at` elements behind the first asked for.
+/* A run of elements of one tensor (runs.c): `count` of them from `from` on, which lie `at` elements behind the first
+ * asked for.
  */
 struct library_run {
     struct tensor *tensor;
@@ -125,12 +123,20 @@ int64_t sw_library_first_run(const spillway *self, int64_t unit, int64_t first);
  * tensor, and all behind it, have none of them. */
 bool sw_library_run_at(const spillway *self, int64_t unit, int64_t position, int64_t first, int64_t count,
                        struct library_run *out);
+
+/* Elements [first, first+count) of a unit, to and from the caller's tensors; sw_unit_ops names the functions. Padding
+ * becomes zero (transfer.c). */
+sw_status sw_library_take(void *context, int64_t unit, int64_t first, int64_t count, void *grads);
+sw_status sw_library_give(void *context, int64_t unit, int64_t first, int64_t count, const void *weights);
+/* Lends the memory of fp32 weights and gradients where a tensor has whole grains (sw_unit_ops). */
+struct sw_loan sw_library_lend(void *context, int64_t unit, int64_t first, int64_t count);
 /* Reads the weights as masters of a new store; several threads call it at once (sw_fill_function). */
 sw_status sw_library_fill(void *context, int64_t unit, int64_t first, int64_t count, float *out);
 /* Ends the uses of the stream that taking and giving left, once a program of the engine has ended. */
 sw_status sw_library_let_go(spillway *self);
-/* Adds a gradient to a tensor's sum, or begins the sum with it. No step that runs reads the sum. */
-sw_status sw_library_add(spillway *self, struct tensor *tensor, sw_dtype type, const void *gradient);
+/* Adds a gradient, in host memory or `on_cuda`, to a tensor's sum, or begins the sum with it. No step that runs reads
+ * the sum. */
+sw_status sw_library_add(spillway *self, struct tensor *tensor, sw_dtype type, const void *gradient, bool on_cuda);
 
 /* Waits for the step that runs, if any, and commits it where it is to be. An error leaves only closing (step.c). */
 sw_status sw_library_finish(spillway *self);
@@ -165,10 +171,12 @@ sw_status sw_library_gather_weights(spillway *self);
  * are. */
 sw_status sw_library_gather_elements(const spillway *self, int64_t unit, int64_t first, int64_t count, float *out);
 
-/* Copies elements [first, first+count) of a unit between the caller's weights, in their types, and packed bytes
- * (transfer.c). Return the number of bytes. out NULL: only counts them. */
-int64_t sw_library_pack(const spillway *self, int64_t unit, int64_t first, int64_t count, char *out);
-int64_t sw_library_unpack(const spillway *self, int64_t unit, int64_t first, int64_t count, const char *from);
+/* Returns the bytes of the caller's weights, in their types, of elements [first, first+count) of a unit (transfer.c).
+ */
+int64_t sw_library_packed_bytes(const spillway *self, int64_t unit, int64_t first, int64_t count);
+/* Copy these weights to and from packed bytes. */
+sw_status sw_library_pack(spillway *self, int64_t unit, int64_t first, int64_t count, char *out);
+sw_status sw_library_unpack(spillway *self, int64_t unit, int64_t first, int64_t count, const char *from);
 
 /* Writes the text of a step's commit. SW_ERR_ARG: the note makes it too long (commit_text.c). */
 sw_status sw_library_write_text(const spillway *self, int64_t step, const char *note, char text[SW_STORE_META_BYTES]);

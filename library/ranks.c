@@ -395,10 +395,10 @@ static sw_status gather_chunk(spillway *self, int64_t unit, int64_t number, int6
     int64_t first, count;
     for (int rank = 0; rank < self->ranks; rank++) {
         chunk_of(self, unit, rank, number, &first, &count);
-        bounds[rank + 1] = bounds[rank] + sw_library_pack(self, unit, first, count, NULL);
+        bounds[rank + 1] = bounds[rank] + sw_library_packed_bytes(self, unit, first, count);
     }
     chunk_of(self, unit, self->rank, number, &first, &count);
-    (void)sw_library_pack(self, unit, first, count, self->gathered + bounds[self->rank]);
+    SW_TRY(sw_library_pack(self, unit, first, count, self->gathered + bounds[self->rank]));
     const struct sw_comm_gather gather = {
         .what = "weights", .index = unit, .data = self->gathered, .bounds_bytes = bounds, .scope = SW_SCOPE_ALL};
     SW_TRY(sw_comm_all_gather(self->comm, &gather, &request));
@@ -406,7 +406,7 @@ static sw_status gather_chunk(spillway *self, int64_t unit, int64_t number, int6
     for (int rank = 0; rank < self->ranks; rank++) {
         chunk_of(self, unit, rank, number, &first, &count);
         if (rank != self->rank)
-            (void)sw_library_unpack(self, unit, first, count, self->gathered + bounds[rank]);
+            SW_TRY(sw_library_unpack(self, unit, first, count, self->gathered + bounds[rank]));
     }
     return SW_OK;
 }

@@ -49,6 +49,11 @@
  * store. When a process fails, the others wait in `gather` until that fails, so it has a timeout, or whoever started
  * the processes ends them.
  *
+ * GPUs. Weights and gradients may be in the memory of a CUDA device, each by itself: spillway_use_cuda names the
+ * device, and SPILLWAY_CUDA marks the pointers. State and updates stay on the host, and the bits are those of host
+ * pointers. Copies pass through 4.5 MiB of pinned memory, part of host_memory_bytes, while the update works on other
+ * parts. The library needs NVIDIA's driver (libcuda.so.1), which it loads at the first use, and no toolkit.
+ *
  * ABI. Names and numbers of this header stay as they are within soname version 0. Structs begin with their size, set by
  * their SPILLWAY_..._INIT, and later versions append members, for which 0 means what this version does. So programs and
  * libraries of different versions work together, unless a program asks for what its library lacks. */
@@ -81,11 +86,13 @@ enum {
     SPILLWAY_ERROR_UNSUPPORTED = -7, /* not possible with this file system or machine */
     SPILLWAY_ERROR_BUSY = -8,        /* another handle or process has the store */
     SPILLWAY_ERROR_PEER = -9,        /* `gather` failed */
-    SPILLWAY_ERROR_INTERNAL = -10    /* a mistake of the library */
+    SPILLWAY_ERROR_INTERNAL = -10,   /* a mistake of the library */
+    SPILLWAY_ERROR_DEVICE = -11      /* a GPU or its driver failed */
 };
 
-/* Element types of weights and gradients. */
-enum { SPILLWAY_F32 = 0, SPILLWAY_BF16 = 1, SPILLWAY_F16 = 2 };
+/* Element types of weights and gradients. SPILLWAY_CUDA is added to one of them where the pointer leads to memory of a
+ * CUDA device: SPILLWAY_BF16 + SPILLWAY_CUDA. */
+enum { SPILLWAY_F32 = 0, SPILLWAY_BF16 = 1, SPILLWAY_F16 = 2, SPILLWAY_CUDA = 16 };
 
 /* Formats of the optimizer state. Master weights are always fp32. In BF16 and 8BIT tensors of at most 8,192 elements
  * keep fp32 moments; 8BIT has one scale for each block of 256 moments. */
@@ -117,7 +124,7 @@ struct spillway_options {
 struct spillway_tensor {
     size_t size;
     const char *name; /* unique in the store; printable UTF-8; the library copies it */
-    int type;         /* of `weights` */
+    int type;         /* of `weights`; with SPILLWAY_CUDA they are in device memory */
     int64_t count;    /* elements, at least 1, whatever the shape */
     /* [count], contiguous, borrowed until spillway_close. A new store starts from these values; spillway_open of an
      * existing one, and each step, writes them. In fp32 they are the master weights, else these rounded to nearest. */
@@ -188,6 +195,19 @@ void spillway_set_log(spillway_log_function function, void *context);
  * failure *out is NULL, and spillway_error(NULL) has the reason for this thread. */
 int spillway_create(const struct spillway_options *options, spillway **out);
 
+/* Names the CUDA device whose memory holds tensors or gradients, and the stream by which the library keeps the order
+ * with the caller's work there: a CUstream or cudaStream_t of the device's primary context, the one of CUDA's runtime;
+ * NULL is the default stream. The first call comes before spillway_add of such tensors and before spillway_open; later
+ * ones change the stream. SPILLWAY_ERROR_UNSUPPORTED: there is no driver or no GPU. SPILLWAY_ERROR_ARGUMENT: there is
+ * no such device, or another one was named before.
+ *
+ * A gradient is complete once the work is done that the stream had at the time of spillway_gradient. New weights are
+ * written once the work is done that it had at the time of spillway_step, spillway_step_start or spillway_write, such
+ * as a backward pass that reads the old ones. They are complete when spillway_step, spillway_wait or
+ * spillway_wait_tensor returns, for work of any stream that is given afterwards. spillway_open and SPILLWAY_ADD wait
+ * for the stream's work. While the stream captures a graph, do not call the library. */
+int spillway_use_cuda(spillway *self, int device, void *stream);
+
 /* Registers a tensor, before spillway_open. *out_index: 0 for the first, then 1, ...; may be NULL. */
 int spillway_add(spillway *self, const struct spillway_tensor *tensor, int64_t *out_index);
 
@@ -205,8 +225,9 @@ const char *spillway_note(const spillway *self);
 /* Changes a tensor's factors for the steps to come; at most before each step. */
 int spillway_set_factors(spillway *self, int64_t index, double lr_scale, int decay);
 
-/* Hands in the gradient of a tensor: [count] elements of a type, contiguous, in host memory. how: SPILLWAY_SET or
- * SPILLWAY_ADD. Values are taken as they are: the caller has divided them by loss scales and micro-batches. */
+/* Hands in the gradient of a tensor: [count] elements of a type, contiguous, in host memory or, with SPILLWAY_CUDA
+ * added to the type, in device memory, wherever the weights are. how: SPILLWAY_SET or SPILLWAY_ADD. Values are taken as
+ * they are: the caller has divided them by loss scales and micro-batches. */
 int spillway_gradient(spillway *self, int64_t index, int type, const void *gradient, int how);
 
 /* Forgets the gradients that were handed in since the last step was started. */
@@ -248,9 +269,9 @@ int spillway_save(spillway *self);
  * SPILLWAY_MASTER and so on. */
 int spillway_read(spillway *self, int64_t index, int part, int64_t first, int64_t count, float *out);
 
-/* State for spillway_write. The arrays have an entry for each tensor, by its index: [count] values in fp32, borrowed
- * for the call. An entry of NULL, or NULL instead of an array, keeps what the store has. The masters of a tensor of
- * SPILLWAY_F32 may be its own weights, also where they stream. */
+/* State for spillway_write. The arrays have an entry for each tensor, by its index: [count] values in fp32 in host
+ * memory, borrowed for the call. An entry of NULL, or NULL instead of an array, keeps what the store has. The masters
+ * of a tensor of SPILLWAY_F32 may be its own weights, also where they stream. */
 struct spillway_state {
     size_t size;
     const float *const *master, *const *first_moment, *const *second_moment;

@@ -1,7 +1,7 @@
 /* Gradients come in, a step runs, state goes out. */
 #include "core/size.h"
 #include "kernels/moments.h"
-#include "library/library_private.h"
+#include "library/device.h"
 
 #include <float.h>
 #include <stdio.h>
@@ -26,21 +26,25 @@ static sw_status wait_for(spillway *self, const struct tensor *tensor) {
         return SW_OK;
     if (self->comm != NULL)
         return sw_library_finish(self);
-    const sw_status status = sw_engine_wait_given(self->engine, tensor->unit, tensor->offset + tensor->count);
+    sw_status status = sw_engine_wait_given(self->engine, tensor->unit, tensor->offset + tensor->count);
+    if (status == SW_OK)
+        status = sw_library_cuda_sent(self);
     self->failed |= status != SW_OK;
     return status;
 }
 
 /* Adding may start threads, in which no signal of the program should arrive. */
-static sw_status add_gradient(spillway *self, struct tensor *tensor, sw_dtype type, const void *gradient) {
+static sw_status add_gradient(spillway *self, struct tensor *tensor, sw_dtype type, const void *gradient,
+                              bool on_cuda) {
     const struct sw_library_signals signals = sw_library_block_signals(true);
-    const sw_status status = sw_library_add(self, tensor, type, gradient);
+    const sw_status status = sw_library_add(self, tensor, type, gradient, on_cuda);
     sw_library_allow_signals(&signals);
     return status;
 }
 
 static sw_status take_gradient(spillway *self, int64_t index, int type, const void *gradient, int how) {
     struct tensor *tensor;
+    const bool on_cuda = sw_library_split_type(&type);
     SW_TRY(find_tensor(self, index, &tensor));
     if (type < 0 || type >= SW_DTYPES)
         return sw_fail(SW_ERR_ARG, "type %d of the gradient of '%s' is not one of SPILLWAY_F32, _BF16 and _F16", type,
@@ -55,13 +59,16 @@ static sw_status take_gradient(spillway *self, int64_t index, int type, const vo
     if (tensor->gradient != NULL && added != (how == SPILLWAY_ADD))
         return sw_fail(SW_ERR_ARG, "the gradient of '%s' was set before and is added to now, or the other way round",
                        tensor->name);
+    if (on_cuda)
+        SW_TRY(sw_library_cuda_check(self, gradient, "gradients", tensor->name));
     if (how == SPILLWAY_ADD) {
         SW_TRY(wait_for(self, tensor));
-        return add_gradient(self, tensor, (sw_dtype)type, gradient);
+        return add_gradient(self, tensor, (sw_dtype)type, gradient, on_cuda);
     }
     tensor->gradient = gradient;
     tensor->gradient_type = (sw_dtype)type;
-    return SW_OK;
+    tensor->gradient_cuda = on_cuda;
+    return on_cuda ? sw_library_cuda_handed_in(self) : SW_OK;
 }
 
 int spillway_gradient(spillway *self, int64_t index, int type, const void *gradient, int how) {
@@ -179,6 +186,7 @@ static void take_gradients(spillway *self) {
     for (int64_t t = 0; t < self->tensor_count; t++) {
         self->tensor[t].taken = self->tensor[t].gradient;
         self->tensor[t].taken_type = self->tensor[t].gradient_type;
+        self->tensor[t].taken_cuda = self->tensor[t].gradient_cuda;
     }
     forget(self);
 }
@@ -200,12 +208,14 @@ static sw_status start_update(spillway *self, const struct spillway_rates *rates
                                         .clip = rates->clip,
                                         .loss_tokens = 1};
     take_gradients(self);
+    SW_TRY(sw_library_cuda_begin(self));
     SW_TRY(sw_engine_begin(self->engine, &input));
     SW_TRY(sw_engine_wait(self->engine, &result));
     self->applied_steps = result.applied_steps;
     self->skipped_steps = result.skipped_steps;
     SW_TRY(sw_library_write_text(self, input.step, note, text));
     sw_engine_describe(self->engine, input.step, text);
+    sw_library_cuda_last_pass(self);
     SW_TRY(sw_engine_settle_begin(self->engine));
     self->running = true;
     self->last_step = input.step;
@@ -374,7 +384,7 @@ static sw_status get_usage(spillway *self, struct spillway_usage *out) {
     const struct spillway_usage made = {.parameters = sw_units_parameters(self->units),
                                         .host_bytes = self->plan->tier_bytes[SW_DEVICE] +
                                                       self->plan->tier_bytes[SW_HOST] + self->sums_bytes +
-                                                      self->gathered_bytes,
+                                                      self->gathered_bytes + sw_library_cuda_bytes(self),
                                         .drive_bytes = sw_store_file_bytes(self->store),
                                         .state_bytes = sw_plan_optimizer_bytes(self->plan, grains),
                                         .state_host_bytes = sw_plan_optimizer_bytes(self->plan, on_host),

@@ -1,6 +1,6 @@
 /* Replaces the state of a store by values from elsewhere, chunk by chunk, as one commit. */
 #include "kernels/moments.h"
-#include "library/library_private.h"
+#include "library/device.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -104,6 +104,7 @@ static sw_status replace(spillway *self, const struct spillway_state *state, str
                                                .skipped_steps = self->skipped_steps,
                                                .text = text};
     *begun = true;
+    SW_TRY(sw_library_cuda_begin(self));
     for (int64_t t = 0; t < self->tensor_count; t++)
         self->tensor[t].gradient = NULL;
     self->replaces = true;

@@ -88,6 +88,7 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "spillway_status_name": (c_char_p, [c_int]),
     "spillway_create": (c_int, [POINTER(Options), POINTER(c_void_p)]),
     "spillway_add": (c_int, [c_void_p, POINTER(Tensor), POINTER(c_int64)]),
+    "spillway_use_cuda": (c_int, [c_void_p, c_int, c_void_p]),
     "spillway_open": (c_int, [c_void_p]),
     "spillway_last_step": (c_int64, [c_void_p]),
     "spillway_note": (c_char_p, [c_void_p]),

@@ -184,12 +184,6 @@ static void run_beside(struct job *job, struct reference *r, struct model *m, in
     free_job(job);
 }
 
-static void remove_stores(void **state) {
-    char command[SUPPORT_PATH_CHARS + 16], path[SUPPORT_PATH_CHARS];
-    snprintf(command, sizeof command, "rm -rf '%s'", library_store(state, path));
-    assert_int_equal(system(command), 0);
-}
-
 static void has_the_bits_of_one_process(void **state) {
     char path[SUPPORT_PATH_CHARS];
     for (int ranks = 2; ranks <= MOST_PROCESSES; ranks++)
@@ -207,7 +201,7 @@ static void has_the_bits_of_one_process(void **state) {
                 assert_true((job.process[rank].on_host == 0) == (on_drive != 0) && job.process[rank].committed);
             reference_close(&r);
             model_free(&m);
-            remove_stores(state);
+            library_remove_stores(state);
         }
 }
 
@@ -235,7 +229,7 @@ static void another_number_goes_on(void **state) {
     }
     reference_close(&r);
     model_free(&m);
-    remove_stores(state);
+    library_remove_stores(state);
 }
 
 /* Every exchange of a change from two processes to three fails once. Whatever number of processes comes next finds the
@@ -268,7 +262,7 @@ static void a_failed_change_loses_nothing(void **state) {
         run_beside(&next, &r, &m, 2);
         reference_close(&r);
         model_free(&m);
-        remove_stores(state);
+        library_remove_stores(state);
     }
     assert_true(failures > 8);
 }
@@ -313,7 +307,7 @@ static void the_newest_common_step_is_opened(void **state) {
     reference_close(&s);
     model_free(&m);
     model_free(&n);
-    remove_stores(state);
+    library_remove_stores(state);
 }
 
 static void processes_are_checked(void **state) {
@@ -402,7 +396,7 @@ static void folders_that_are_not_shared_are_refused(void **state) {
     }
     free_job(&job);
     assert_int_equal(rmdir(other), 0);
-    remove_stores(state);
+    library_remove_stores(state);
 }
 
 static void differences_are_refused(void **state) {
@@ -421,7 +415,7 @@ static void differences_are_refused(void **state) {
         assert_int_equal((int)job.process[rank].norm[0], SPILLWAY_ERROR_ARGUMENT);
         assert_int_equal(job.process[rank].status, SPILLWAY_OK);
     }
-    remove_stores(state);
+    library_remove_stores(state);
 }
 
 #define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, support_make_folder, support_remove_folder)

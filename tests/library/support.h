@@ -27,6 +27,13 @@ static inline int library_remove_store(void **state) {
     return 0;
 }
 
+/* Removes the stores of several processes. */
+static inline void library_remove_stores(void *const *state) {
+    char command[SUPPORT_PATH_CHARS + 16], path[SUPPORT_PATH_CHARS];
+    snprintf(command, sizeof command, "rm -rf '%s'", library_store(state, path));
+    assert_int_equal(system(command), 0);
+}
+
 static inline int library_remove_folder(void **state) {
     library_remove_store(state);
     return support_remove_folder(state);

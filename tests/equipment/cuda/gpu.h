@@ -54,6 +54,8 @@ void sw_emulated_open_memory(bool open);
 
 /* Tells whether a range lies within one region of the GPU's memory. */
 bool sw_emulated_owns(const void *at, size_t bytes);
+/* Returns the number of the GPU whose memory an address is in; -1: none. */
+int sw_emulated_device_of(const void *at);
 /* Returns the range that a kernel may use around an address, of the GPU's memory or of what is pinned of the host's;
  * false where there is none. */
 bool sw_emulated_range(const void *at, const char **out_base, size_t *out_bytes);

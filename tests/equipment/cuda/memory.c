@@ -6,16 +6,17 @@
 
 enum { PAGE_BYTES = 4096 };
 
-/* The regions of the GPU's memory: of each its size, in a page before it. */
+/* The regions of the GPUs' memory: of each its size and its GPU, in a page before it. */
 struct region {
     size_t bytes;
+    int device;
     struct region *next;
 };
 static struct region *regions; /* guarded by the machine's mutex */
 
-static void add_region(struct region *region, size_t bytes) {
+static void add_region(struct region *region, size_t bytes, int device) {
     pthread_mutex_lock(&sw_emulated_machine.mutex);
-    *region = (struct region){.bytes = bytes, .next = regions};
+    *region = (struct region){.bytes = bytes, .device = device, .next = regions};
     regions = region;
     pthread_mutex_unlock(&sw_emulated_machine.mutex);
 }
@@ -49,6 +50,14 @@ bool sw_emulated_owns(const void *at, size_t bytes) {
     return owns;
 }
 
+int sw_emulated_device_of(const void *at) {
+    pthread_mutex_lock(&sw_emulated_machine.mutex);
+    const struct region *region = region_of(at, 1);
+    const int device = region != NULL ? region->device : -1;
+    pthread_mutex_unlock(&sw_emulated_machine.mutex);
+    return device;
+}
+
 bool sw_emulated_range(const void *at, const char **out_base, size_t *out_bytes) {
     pthread_mutex_lock(&sw_emulated_machine.mutex);
     const struct region *region = region_of(at, 1);
@@ -68,6 +77,8 @@ static size_t mapped_bytes(size_t bytes) {
 
 cudaError_t cudaMalloc(void **out, size_t bytes) {
     const size_t mapped = mapped_bytes(bytes);
+    int device = 0;
+    (void)cudaGetDevice(&device);
     pthread_mutex_lock(&sw_emulated_machine.mutex);
     const bool fits = bytes <= sw_emulated_machine.gpu.memory_bytes - sw_emulated_machine.gpu.held_bytes -
                                    sw_emulated_machine.used_bytes;
@@ -78,7 +89,7 @@ cudaError_t cudaMalloc(void **out, size_t bytes) {
     char *base = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED)
         return cudaErrorMemoryAllocation;
-    add_region((struct region *)(void *)base, bytes);
+    add_region((struct region *)(void *)base, bytes, device);
     memset(base + PAGE_BYTES, 0xff, mapped - PAGE_BYTES); /* NaN in every type */
     if (sw_emulated_machine.key >= 0)
         pkey_mprotect(base + PAGE_BYTES, mapped - PAGE_BYTES, PROT_READ | PROT_WRITE, sw_emulated_machine.key);
