@@ -202,7 +202,7 @@ static void other_tensors_are_refused_by_name(void **state) {
     struct spillway_options options = library_options(library_store(state, path), HOST);
     struct model changed = m;
     spillway *self = model_open(&m, &options);
-    expect_refusal(&m, TENSORS, &options, SPILLWAY_ERROR_BUSY, "in use");
+    expect_refusal(&m, TENSORS, &options, SPILLWAY_ERROR_BUSY, "already open in this process");
     spillway_close(self);
     changed.name[2] = "new name";
     expect_refusal(&changed, TENSORS, &options, SPILLWAY_ERROR_ARGUMENT, "'grain' and none of the name 'new name'");
