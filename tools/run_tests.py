@@ -49,10 +49,11 @@ NO_ARITHMETIC = ("cuda", "_gpu", "ptx")
 # MPI looks for networks that no test needs, which takes half of a start, and Open MPI 5 reports what it does not find.
 # One library that looks for them reads the names of all functions of the kernel, by every rank.
 # No test needs good rates of this machine, which take half a minute of all cores to measure.
-# Plugins of hwloc, which look for GPUs and displays, and oneDNN's news for profilers take a third of a program's start.
+# Plugins of hwloc, which look for GPUs and displays, and oneDNN's news for profilers take a third of a program's start. A
+# third of a launcher's goes to reading the registers of all PCI devices, which hwloc does for it.
 ENVIRONMENT = {"RES_OPTIONS": "timeout:1 attempts:1", "OMP_WAIT_POLICY": "passive", "OMPI_MCA_pml": "ob1",
                "OMPI_MCA_btl": "^tcp,ofi,openib,usnic", "SW_MEASURE_SHARE": "0.04", "HWLOC_PLUGINS_PATH": "/nonexistent",
-               "DNNL_JIT_PROFILE": "0"}
+               "HWLOC_COMPONENTS": "-linuxio", "DNNL_JIT_PROFILE": "0"}
 
 
 @dataclass

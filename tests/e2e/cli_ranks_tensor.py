@@ -17,7 +17,7 @@ from ranks_jobs import Job, far, mpirun, threads
 FOLDER = scratch_folder()
 SEED = int(os.environ.get("SW_TEST_SEED", random.randrange(1 << 32)))
 # Steps of the schedule, of trainings that are compared by their losses and by their bits, and of those that are resumed.
-SCHEDULE, STEPS, FEW, SHORT, ROUNDS = 50, 6, 3, 6, int(os.environ.get("SW_TEST_ROUNDS", 2))
+SCHEDULE, STEPS, FEW, SHORT, ROUNDS = 50, 4, 3, 6, int(os.environ.get("SW_TEST_ROUNDS", 2))
 TOLERANCE = 1e-5
 TIMEOUT_S, PATIENT_S = 6, 100
 EVERYTHING_AWAY = "weights=nvme,acts=nvme,grads=nvme,optimizer=nvme"

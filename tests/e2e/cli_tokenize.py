@@ -630,7 +630,7 @@ def flip_first(name):
 
 def begins_anew():
     """The work of a call that was cut off is of no use for another input, or with other flags, and both are said."""
-    problems, model, data = [], chat_folder(), long_chats("anew")
+    problems, model, data = [], chat_folder(), long_chats("anew", count=3000)
     shared = ("tokenize", "--model", model, "--skip-bad", "--threads", 1, "--data", *data, "--out", path("anew.bin"))
     for change, word in ((lambda: program.write(data[2], lines(chat("q", "a"))), "the input changed"), (lambda: None, "the flags")):
         cut_off(shared, "anew.bin", signal.SIGKILL)
@@ -644,7 +644,7 @@ def begins_anew():
         for name in found:
             os.unlink(path("anew.bin" + name))
             os.unlink(path("fresh.bin" + name))
-        data = long_chats("anew")
+        data = long_chats("anew", count=3000)
     for what, change in (("cut", lambda partial: os.truncate(partial, 5)), ("flipped", flip_first)):
         code, _ = cut_off(shared, "anew.bin", signal.SIGKILL)
         change(path("anew.bin.partial"))

@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-enum { WRONG_CHARS = 512, PATH_CHARS = 4096, MICRO_BATCHES = 12, LEAST_GRAINS = 5, MOST_RANKS = 6 };
+enum { WRONG_CHARS = 512, PATH_CHARS = 4096, LEAST_GRAINS = 5, MOST_RANKS = 6 };
 
 /* One case: how many ranks train, and what. The first variants have weights on each tier, the fourth updates on the
  * device; two ranks in fp32 go through all nine pairs of tiers, so that other cases need not. */
@@ -37,10 +37,17 @@ struct training {
 /* The same where weights or gradients are quantized. */
 #define QUANTIZED_ERROR 3e-2
 
+/* Returns the micro-batches of a step. Two ranks have three each, one more than a whole group. More ranks share twelve,
+ * so that each has two, three or four; and so do two with experts, because fewer would clip every step. */
+static int micro_batches_of(const struct training *training) {
+    return training->ranks == 2 && !training->experts ? 6 : 12;
+}
+
 struct job {
     struct sw_comm *comm;           /* NULL: one rank alone trains the whole batch */
     const struct same_trace *alone; /* what that gave */
     const char *directory;          /* of this rank */
+    int micro_batches;              /* of all ranks */
     sw_dtype type;
     sw_optimizer_format optimizer;
     bool fp8;
@@ -66,7 +73,7 @@ static struct harness_spec spec_of(const struct job *job) {
     spec.gather = job->gather;
     spec.reduce = job->reduce;
     spec.reduce_nodes = job->reduce_nodes;
-    spec.micro_batches = MICRO_BATCHES;
+    spec.micro_batches = job->micro_batches;
     if (job->comm != NULL) {
         const struct sw_comm_nodes *nodes = sw_comm_nodes(job->comm);
         spec.node_ranks = nodes->even && nodes->in_order ? nodes->ranks : 0;
@@ -390,7 +397,8 @@ struct party {
 };
 
 static struct job job_of(const struct training *training) {
-    return (struct job){.type = training->type,
+    return (struct job){.micro_batches = micro_batches_of(training),
+                        .type = training->type,
                         .optimizer = training->optimizer,
                         .fp8 = training->fp8,
                         .experts = training->experts,
