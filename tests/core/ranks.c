@@ -15,8 +15,8 @@ static void require(sw_status status) {
     exit(1);
 }
 
-/* Each argument is a claim "equal:what:value" or "distinct:what:value", of the rank named before it ("2=...") or all.
- */
+/* Each argument is a claim "equal:what:value" or "distinct:what:value", of the rank named before it ("2=...") or all. A
+ * rank states its last claim between two that all ranks have alike. */
 static sw_status agree(struct sw_comm *comm, int count, const char *const *arguments) {
     struct sw_comm_claim claim = {.remedy = "start them alike"};
     char copy[MOST_CLAIMS][CLAIM_CHARS];
@@ -33,7 +33,10 @@ static sw_status agree(struct sw_comm *comm, int count, const char *const *argum
         claim.shown = claim.value = second[1] != '\0' ? second + 1 : NULL;
         claim.bytes = (int64_t)strlen(second + 1);
     }
-    const sw_status status = sw_comm_agree(comm, &claim, 1);
+    const struct sw_comm_claim first = {
+        .what = "test", .remedy = "say so", .value = __func__, .bytes = sizeof __func__};
+    const struct sw_comm_claim claims[] = {first, claim, first};
+    const sw_status status = sw_comm_agree(comm, claims, sizeof claims / sizeof claims[0]);
     /* Every rank has the same message; all print it, so that the test can see that. */
     if (status != SW_OK)
         fprintf(stderr, "refused: %s\n", sw_error_message(status));

@@ -1,4 +1,6 @@
 /* Single cases of plans: what a plan owns, refuses and prints, and a wait that no plan of a model needs. */
+#include "core/ranks/comm.h"
+#include "offload/plan/shard.h"
 #include "tests/equipment/must.h"
 #include "tests/offload/oracle.h"
 #include "tests/offload/plans.h"
@@ -51,6 +53,35 @@ static void waits_reach_two_steps_back(void **state) {
     assert_non_null(strstr(sw_error_message(SW_ERR_INTERNAL), "without waiting for its last write"));
     sw_error_clear();
     free(program.wait);
+}
+
+/* The memory of reductions holds one round of the largest unit's shares, or is as large as messages need. */
+static void reductions_of_small_models_take_little_memory(void **state) {
+    (void)state;
+    int small = 0;
+    for (uint64_t seed = 1; seed <= 100; seed++) {
+        struct plans_random random = {.seed = seed};
+        struct sw_units *units;
+        struct sw_plan *plan;
+        struct sw_plan_spec spec = plans_random_spec(&random, PLANS_MOST_UNITS, 4, &units);
+        if (seed % 2 == 0)
+            plans_draw_tensor(&random, 4, units, &spec);
+        must_seeded(sw_plan_outline(&spec, &plan), seed);
+        const int32_t slot = sw_plan_buffer(plan, SW_BUFFER_REDUCTIONS);
+        const int ranks = sw_plan_job_ranks(plan);
+        assert_int_equal(slot >= 0, ranks > 1);
+        const int64_t bytes = slot >= 0 ? plan->slot[slot].bytes : 0, most = sw_plan_staging_bytes(ranks);
+        assert_true(bytes <= most);
+        for (int64_t u = 0; slot >= 0 && u < units->count; u++) {
+            const int64_t elems =
+                sw_shard_most_grains(units->unit[u].grains, sw_plan_unit_ranks(plan, u)) * SW_GRAIN_ELEMS;
+            assert_true(bytes == most || bytes / sw_comm_least_staging_bytes(ranks) * SW_COMM_PIECE_ELEMS >= elems);
+        }
+        small += slot >= 0 && bytes < most;
+        sw_plan_destroy(plan);
+        sw_units_destroy(units);
+    }
+    assert_true(small > 0);
 }
 
 /* The arrays that a plan was made from may change or go once it is outlined. */
@@ -132,8 +163,11 @@ static void every_op_is_a_row(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plans_own_their_spec),       cmocka_unit_test(a_printed_plan_fits_a_terminal),
-        cmocka_unit_test(every_op_is_a_row),          cmocka_unit_test(inference_refuses_weights_on_nvme),
+        cmocka_unit_test(plans_own_their_spec),
+        cmocka_unit_test(reductions_of_small_models_take_little_memory),
+        cmocka_unit_test(a_printed_plan_fits_a_terminal),
+        cmocka_unit_test(every_op_is_a_row),
+        cmocka_unit_test(inference_refuses_weights_on_nvme),
         cmocka_unit_test(waits_reach_two_steps_back),
     };
     return cmocka_run_group_tests_name("offload plan cases", tests, NULL, NULL);
