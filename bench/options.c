@@ -33,7 +33,7 @@ static const struct sw_option options[] = {
              "made, and removed at the end"},
     {.name = "--model", .kind = SW_OPTION_STRING, AT(settings.model), .commands = SW_BENCH_ZERO, .group = WORKLOAD,
      .initial = SW_BENCH_MADE_MODEL, .value = "M",
-     .what = "made: 17 million parameters, on several nodes 33, in tensor groups of 2 or 4 ranks 69 or 138, with little padding on "
+     .what = "made: 8.6 million parameters, on several nodes 25, in tensor groups of 2 or 4 ranks 46 or 92, with little padding on "
              "up to 8 ranks; or a Hugging Face folder, or the name of a preset (listed below)"},
     {.name = "--tensor", .kind = SW_OPTION_INT, AT(settings.tensor), .commands = SW_BENCH_ZERO, .group = WORKLOAD,
      .initial = "1", .value = "N", .int_min = 1, .int_max = SW_SETTINGS_MOST_RANKS,
