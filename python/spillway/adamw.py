@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from spillway.devices import gpu_of, name_stream, on_gpu
 from spillway.overlap import check_overlap, watch
 from spillway.state import Replacement, copies_of, masters_of, replacement_of
 from spillway.store import StepResult, Store, Usage
@@ -56,8 +57,8 @@ def _shared_by(process_group: Any) -> tuple[dict[str, Any], Callable[[list[bool]
 
 
 class AdamW(torch.optim.Optimizer):
-    """AdamW (Loshchilov & Hutter, arXiv 1711.05101) as torch.optim.AdamW defines it, on parameters in CPU memory. Master
-    weights in fp32 and the moments live in host memory, as far as `host_memory` allows, and on the drive of `store`.
+    """AdamW (Loshchilov & Hutter, arXiv 1711.05101) as torch.optim.AdamW defines it, on parameters in CPU memory or on a
+    CUDA device. Master weights in fp32 and the moments live in host memory, as far as `host_memory` allows, and on the drive of `store`.
 
     If the whole state lives on the drive, each step is committed before `step` returns; else every `save_every` steps,
     and by `save`. An optimizer that is made on the folder of an earlier one resumes at the last commit, and writes that
@@ -71,7 +72,7 @@ class AdamW(torch.optim.Optimizer):
                  eps: float = 1e-8, weight_decay: float = 1e-2, *, store: str | os.PathLike[str], host_memory: int | str,
                  state: str = "fp32", clip: float | None = None, save_every: int = 1, missing: str = "error",
                  threads: int = 0, allow_buffered: bool = False, full_state_dict: bool = False,
-                 overlap: torch.nn.Module | None = None, process_group: Any = None) -> None:
+                 overlap: torch.nn.Module | None = None, process_group: Any = None, hand_over: bool = False) -> None:
         """
         Args:
             params: as of torch.optim.AdamW; `model.named_parameters()` gives the tensors of the store their names, by
@@ -92,6 +93,9 @@ class AdamW(torch.optim.Optimizer):
             process_group: a group of torch.distributed whose processes share the store, each with a part of the state. All
                 have the same gradients, as DistributedDataParallel makes them, and call `step`, `wait`, `save`, `usage`,
                 `read_state`, `state_dict`, `load_state_dict` and `take_weights` together.
+            hand_over: the backward pass hands each gradient over as soon as it has made it, and `.grad` is None again, so that
+                no more than a few gradients take memory, of the GPU for instance. The store adds up those of several backward
+                passes, in fp32, which takes 4 bytes of `host_memory` for each parameter.
         """
         if missing not in ("error", "zero"):
             raise ValueError(f"missing={missing!r} is neither 'error' nor 'zero'")
@@ -110,6 +114,10 @@ class AdamW(torch.optim.Optimizer):
         self.last_result: StepResult | None = None
         super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
         self._offloaded = self._find_offloaded(names)
+        # Gradients are added up by the store, and leave `.grad`.
+        self._adds = hand_over or self._offloaded is not None
+        self._gpu = gpu_of({parameter: names[id(parameter)] for group in self.param_groups for parameter in group["params"]
+                            if parameter.requires_grad})
         if self._offloaded is not None and overlap is not None:
             raise ValueError("overlap: the module is offloaded, and a step of offloaded parameters ends before it returns")
         if overlap is not None:
@@ -117,9 +125,10 @@ class AdamW(torch.optim.Optimizer):
                                     for parameter in group["params"] if parameter.requires_grad})
         shared, self._any_of = _shared_by(process_group)
         opened = Store(store, host_memory=host_memory, state=state, threads=threads, save_every=save_every,
-                       accumulate=self._offloaded is not None, zero_missing_gradients=missing == "zero",
+                       accumulate=self._adds, zero_missing_gradients=missing == "zero",
                        allow_buffered=allow_buffered, **shared)
         try:
+            name_stream(opened, self._gpu)
             if self._offloaded is not None:
                 opened.use_stream(self._offloaded._stream.handle, self._offloaded._stream.closing.begin_store)
             self._index = {parameter: self._add(opened, names[id(parameter)], parameter) for group in self.param_groups
@@ -138,11 +147,10 @@ class AdamW(torch.optim.Optimizer):
         if overlap is not None:
             self._unwatch = watch(overlap, self._wait_for)
         # Keeps this object from living as long as the parameters.
-        hand_over = functools.partial(_hand_over, weakref.ref(self))
+        hook = functools.partial(_hand_over, weakref.ref(self))
         # A torch.amp.GradScaler then sets found_inf, and leaves the rest to step(), which refuses it.
-        self._step_supports_amp_scaling = self._offloaded is not None
-        self._hooks = [parameter.register_post_accumulate_grad_hook(hand_over) for parameter in self._index
-                       if self._offloaded is not None]
+        self._step_supports_amp_scaling = self._adds
+        self._hooks = [parameter.register_post_accumulate_grad_hook(hook) for parameter in self._index if self._adds]
 
     def _find_offloaded(self, names: dict[int, str]) -> Any:
         """Returns what spillway.offload returned for the parameters, None if they are not offloaded."""
@@ -162,13 +170,11 @@ class AdamW(torch.optim.Optimizer):
         if hasattr(parameter, "to_local"):
             raise ValueError(f"the parameter '{name}' is a DTensor, of which each process has a part (FSDP2): this version "
                              "takes whole parameters, as DistributedDataParallel has them")
-        if parameter.device.type != "cpu":
-            raise ValueError(f"the parameter '{name}' is on {parameter.device}: this version takes parameters in CPU memory")
         if parameter.dtype not in _DTYPES:
             raise ValueError(f"the parameter '{name}' is of {parameter.dtype}, not of float32, bfloat16 or float16")
         if not parameter.is_contiguous():
             raise ValueError(f"the parameter '{name}' is not contiguous: call .contiguous() on it before")
-        return store.add(name, parameter.data_ptr(), parameter.numel(), _DTYPES[parameter.dtype])
+        return store.add(name, parameter.data_ptr(), parameter.numel(), _DTYPES[parameter.dtype], cuda=on_gpu(parameter))
 
     def _opened(self) -> Store:
         if self._store is None:
@@ -218,12 +224,13 @@ class AdamW(torch.optim.Optimizer):
         if gradient.is_sparse or gradient.layout != torch.strided:
             raise ValueError(f"the gradient of '{self._names[parameter]}' is sparse")
         dense = gradient.detach().contiguous()
-        store.gradient(self._index[parameter], dense.data_ptr(), _DTYPES[dense.dtype], add=add)
+        name_stream(store, self._gpu)
+        store.gradient(self._index[parameter], dense.data_ptr(), _DTYPES[dense.dtype], add=add, cuda=on_gpu(dense))
         return dense
 
     def _gradients(self, store: Store) -> dict[torch.Tensor, torch.Tensor]:
         """Hands in the gradients that no hook has, and returns those that must stay until the step is done."""
-        kept, add = {}, self._offloaded is not None
+        kept, add = {}, self._adds
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is None or parameter.numel() == 0:
@@ -258,7 +265,7 @@ class AdamW(torch.optim.Optimizer):
         for parameter in written:
             master = torch.empty(parameter.shape, dtype=torch.float32)
             self._opened().read(self._index[parameter], "master", master.data_ptr())
-            differs[parameter] = not torch.equal(master.to(parameter.dtype), parameter)
+            differs[parameter] = not torch.equal(master.to(parameter.dtype).to(parameter.device), parameter)
         return self._true_in_any(differs)
 
     def _true_in_any(self, values: dict[torch.Tensor, bool]) -> list[torch.Tensor]:
@@ -279,6 +286,7 @@ class AdamW(torch.optim.Optimizer):
         self.wait()
         self._check_places()
         store, changed = self._opened(), self._changed()
+        name_stream(store, self._gpu)
         if changed:
             Replacement(masters_of(self._index, changed), store.last_step, store.applied_steps).write(store, self.note)
         self._touch()
@@ -287,9 +295,9 @@ class AdamW(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Clips, updates the parameters, and commits as the class says. Returns the closure's loss."""
         store, loss = self._opened(), None
-        if self._offloaded is not None and self.__dict__.pop("found_inf", None) is not None:
-            raise ValueError("a GradScaler scales the loss, and the gradients of an offloaded module are handed over scaled: use "
-                             "bfloat16, which needs none")
+        if self._adds and self.__dict__.pop("found_inf", None) is not None:
+            raise ValueError("a GradScaler scales the loss, and the gradients of an offloaded module, or with hand_over=True, are "
+                             "handed over scaled: use bfloat16, which needs none")
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
@@ -298,13 +306,14 @@ class AdamW(torch.optim.Optimizer):
         self._check_places()
         self._check_values()
         self._set_factors(store, rates["lr"])
-        if self._offloaded is None:
+        if not self._adds:
             store.forget_gradients()
         kept = self._gradients(store)
         overlaps = self._unwatch is not None
         if overlaps:
             # A KeyboardInterrupt can come as soon as the step runs, and the step reads the gradients then.
             self._is_running, self._running = True, {parameter: kept.get(parameter) for parameter in self._index}
+        name_stream(store, self._gpu)
         try:
             self.last_result = store.step(clip=self.clip or 0.0, note=self.note, wait=not overlaps, **rates)
         except ValueError:
@@ -314,12 +323,12 @@ class AdamW(torch.optim.Optimizer):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forgets the gradients, also those that backward passes of an offloaded module have handed over. Gradients that are
+        """Forgets the gradients, also those that backward passes have handed over. Gradients that are
         set to zero in place are waited for."""
         if not set_to_none:
             self.wait()
         super().zero_grad(set_to_none)
-        if self._offloaded is not None:
+        if self._adds:
             self._opened().forget_gradients()
 
     @property
@@ -376,6 +385,7 @@ class AdamW(torch.optim.Optimizer):
             super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
             self._rates()
             if replacement is not None:
+                name_stream(store, self._gpu)
                 replacement.write(store, self.note)
         except ValueError:
             super().load_state_dict(before)

@@ -15,6 +15,8 @@ from spillway import _library
 
 TYPES = {"fp32": 0, "bf16": 1, "fp16": 2}
 STATES = {"fp32": 0, "bf16": 1, "8bit": 2}
+# Added to a type: the address leads to memory of a CUDA device.
+CUDA = 16
 PARTS = {"master": 0, "exp_avg": 1, "exp_avg_sq": 2}
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30,
           "T": 1 << 40}
@@ -186,16 +188,24 @@ class Store:
         return self._handle
 
     def add(self, name: str, address: int, count: int, dtype: str = "fp32", *, lr_scale: float = 1.0,
-            decay: bool = True, begins_unit: bool = False) -> int:
+            decay: bool = True, begins_unit: bool = False, cuda: bool = False) -> int:
         """Registers `count` elements at an address, before `open`, and returns the tensor's index. The caller keeps them in
         place until the store is closed. begins_unit: the tensor begins a unit of a new store, on which the norm's bits
-        depend (spillway.h)."""
-        tensor = _library.Tensor(ctypes.sizeof(_library.Tensor), name.encode(), _named(TYPES, dtype, "an element type"),
-                                 count, address, lr_scale, decay, begins_unit)
+        depend (spillway.h). cuda: the address leads to memory of the GPU that `use_cuda` has named."""
+        tensor = _library.Tensor(ctypes.sizeof(_library.Tensor), name.encode(),
+                                 _named(TYPES, dtype, "an element type") + (CUDA if cuda else 0), count, address, lr_scale, decay,
+                                 begins_unit)
         index = ctypes.c_int64()
         self._call("spillway_add", tensor, index)
         self.counts.append(count)
         return index.value
+
+    def use_cuda(self, device: int, stream: int = 0) -> None:
+        """Names the GPU of tensors and gradients, before they are added, and the CUDA stream, 0 for the default one, that has
+        the caller's work there. Later calls name another stream. Gradients that are handed in next are complete after the
+        work that the stream has then; new weights wait for what it has at the step, and are complete when `step`, `wait` or
+        `wait_tensor` returns."""
+        self._call("spillway_use_cuda", device, stream)
 
     def open(self) -> None:
         """Makes the store, with the tensors' values as step 0, or resumes the one that is there at its last commit and
@@ -224,10 +234,11 @@ class Store:
         """Changes a tensor's factor of the learning rate, and whether weight decay applies, for the steps to come."""
         self._call("spillway_set_factors", index, lr_scale, decay)
 
-    def gradient(self, index: int, address: int, dtype: str = "fp32", *, add: bool = False) -> None:
+    def gradient(self, index: int, address: int, dtype: str = "fp32", *, add: bool = False, cuda: bool = False) -> None:
         """Hands in a gradient, of as many elements as the tensor. Without `add` the next step reads it at the address, and
-        the caller keeps it there until then."""
-        self._call("spillway_gradient", index, _named(TYPES, dtype, "an element type"), address, add)
+        the caller keeps it there until then. cuda: the address leads to the GPU's memory."""
+        kind = _named(TYPES, dtype, "an element type") + (CUDA if cuda else 0)
+        self._call("spillway_gradient", index, kind, address, add)
 
     def forget_gradients(self) -> None:
         """Forgets the gradients that were handed in since the last step."""
