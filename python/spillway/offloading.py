@@ -196,13 +196,15 @@ class Offloaded:
         for name, parameter in model.named_parameters():
             if hasattr(parameter, "spillway_stream"):
                 raise ValueError(f"the parameter '{name}' is offloaded already")
+            if parameter.device.type not in ("cpu", "meta"):
+                raise ValueError(f"the parameter '{name}' is on {parameter.device}, and this version streams parameters in CPU "
+                                 "memory: leave them on the GPU if they fit, as spillway.AdamW keeps its state elsewhere, or move "
+                                 "the module to the CPU before")
             if type(parameter) is not torch.nn.Parameter or parameter.layout != torch.strided:
                 raise ValueError(f"the parameter '{name}' is a {type(parameter).__name__} of layout {parameter.layout}, not a "
                                  "dense torch.nn.Parameter")
             if parameter.device.type == "meta" and not filled:
                 raise ValueError(f"the parameter '{name}' is on meta, so it has no values: give `fill`, which writes them")
-            if parameter.device.type not in ("cpu", "meta"):
-                raise ValueError(f"the parameter '{name}' is on {parameter.device}: this version streams parameters in CPU memory")
             if not parameter.is_contiguous():
                 raise ValueError(f"the parameter '{name}' is not contiguous: call .contiguous() on it before")
             if parameter.numel() > 0:
@@ -429,8 +431,10 @@ def offload(model: torch.nn.Module, *, store: str | os.PathLike[str], memory: in
         allow_buffered: accept a file system without direct I/O.
     """
     if weights == "host" or device_memory is not None:
-        raise ValueError("weights='host' and device_memory are for parameters that stream from host memory to a GPU: this version "
-                         "streams parameters in CPU memory from a drive, weights='nvme'")
+        raise ValueError("weights='host' and device_memory are for parameters that stream from host memory to a GPU, which this "
+                         "version does not have: parameters that fit on the GPU stay there, and those in CPU memory where they "
+                         "are, if spillway.AdamW(..., hand_over=True) keeps the rest; weights='nvme' streams parameters in CPU "
+                         "memory from a drive")
     if weights != "nvme":
         raise ValueError(f"weights={weights!r} is neither 'nvme' nor 'host'")
     if isinstance(model, torch.nn.parallel.DistributedDataParallel | torch.nn.DataParallel):

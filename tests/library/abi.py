@@ -3,6 +3,7 @@ and so does the program of the guide."""
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -73,4 +74,28 @@ def the_guides_program_runs():
         return [f"exit status {done.returncode}: {done.stderr}" for done in again if done.returncode != 0 or done.stderr]
 
 
-script_test.run(the_library_shows_its_functions_alone, the_header_compiles_alone, the_man_page_has_the_functions, the_guides_program_runs)
+def nvidias_header():
+    """The folder of cuda.h, of the toolkit on this machine."""
+    nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+    folder = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(nvcc))), "include")
+    if not os.path.exists(os.path.join(folder, "cuda.h")):
+        raise script_test.Skip("no cuda.h of a CUDA Toolkit")
+    return folder
+
+
+def the_drivers_functions_are_nvidias():
+    """The functions and numbers that the library declares for libcuda.so.1 are those of NVIDIA's own header."""
+    folder, own = nvidias_header(), read(os.path.join(ROOT, "library", "cuda_driver.h"))
+    functions = re.findall(r'EACH\(\w+, "(\w+)", \((.*?)\)\)', own)
+    numbers = re.findall(r"\b((?:CUDA|CU)_\w+) = (\d+)", own)
+    lines = ["#include <cuda.h>", "#include <stddef.h>", "#include <stdint.h>"]
+    for name, arguments in functions:
+        arguments = arguments.replace("int attribute", "CUpointer_attribute attribute")
+        lines.append(f'_Static_assert(__builtin_types_compatible_p(__typeof__(&{name}), CUresult (*)({arguments})), "{name}");')
+    lines += [f'_Static_assert({name} == {value}, "{name}");' for name, value in numbers]
+    done = run("cc", "-I", folder, "-fsyntax-only", "-x", "c", "-", input="\n".join(lines) + "\n")
+    found = [] if len(functions) > 15 and len(numbers) > 5 else ["the declarations are not found in library/cuda_driver.h"]
+    return found + ([done.stderr] if done.returncode != 0 else [])
+
+
+script_test.run(the_drivers_functions_are_nvidias, the_library_shows_its_functions_alone, the_header_compiles_alone, the_man_page_has_the_functions, the_guides_program_runs)

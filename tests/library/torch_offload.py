@@ -341,6 +341,11 @@ def mistakes_are_refused_by_name(folder):
     refused = script_test.raised
     problems = refused(ValueError, "weights='host'", offload, small(), folder, weights="host")
     problems += refused(ValueError, "weights='host'", offload, small(), folder, device_memory="20GiB")
+    class OnGpu(torch.nn.Parameter):
+        device = torch.device("cuda", 0)
+    on_gpu = small()
+    on_gpu[1].weight = OnGpu(on_gpu[1].weight.detach())
+    problems += refused(ValueError, "'1.weight' is on cuda:0", offload, on_gpu, folder)
     problems += refused(ValueError, "neither 'nvme' nor 'host'", offload, small(), folder, weights="disk")
     problems += refused(ValueError, "is not a size", offload, small(), folder, "2GB")
     problems += refused(ValueError, "'0.weight' is on meta", offload, small().to("meta"), folder)
