@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from spillway.devices import gpu_of, name_stream, on_gpu
+from spillway.devices import Trailing, gpu_of, name_stream, on_gpu
 from spillway.overlap import check_overlap, watch
 from spillway.state import Replacement, copies_of, masters_of, replacement_of
 from spillway.store import StepResult, Store, Usage
@@ -40,9 +40,20 @@ def _named_groups(params: Iterable[Any]) -> tuple[list[dict[str, Any]], dict[int
 def _hand_over(owner: weakref.ref[AdamW], parameter: torch.Tensor) -> None:
     """Runs when the backward pass has made a parameter's gradient: the store takes it, and its memory is free."""
     optimizer = owner()
-    if optimizer is not None and optimizer._store is not None and parameter.grad is not None:
+    if optimizer is None or optimizer._store is None or parameter.grad is None:
+        return
+    if optimizer._trailing is not None and on_gpu(parameter):
+        optimizer._trailing.put(parameter, parameter.grad)
+    else:
         optimizer._hand_in(optimizer._store, parameter, parameter.grad, add=True)
-        parameter.grad = None
+    parameter.grad = None
+
+
+def _hand_in_trailing(owner: weakref.ref[AdamW], parameter: torch.Tensor, gradient: torch.Tensor, stream: Any) -> None:
+    """Hands over a gradient that a stream makes."""
+    optimizer = owner()
+    if optimizer is not None and optimizer._store is not None:
+        optimizer._hand_in(optimizer._store, parameter, gradient, add=True, stream=stream)
 
 
 def _shared_by(process_group: Any) -> tuple[dict[str, Any], Callable[[list[bool]], list[bool]]]:
@@ -105,6 +116,7 @@ class AdamW(torch.optim.Optimizer):
         self._running: dict[torch.Tensor, torch.Tensor | None] = {}
         self._is_running = False
         self._unwatch: Callable[[], None] | None = None
+        self._trailing: Trailing | None = None
         self._hooks: list[Any] = []
         self.clip = clip
         self.full_state_dict = full_state_dict
@@ -150,6 +162,8 @@ class AdamW(torch.optim.Optimizer):
         hook = functools.partial(_hand_over, weakref.ref(self))
         # A torch.amp.GradScaler then sets found_inf, and leaves the rest to step(), which refuses it.
         self._step_supports_amp_scaling = self._adds
+        if self._adds and self._gpu is not None:
+            self._trailing = Trailing(self._gpu, functools.partial(_hand_in_trailing, weakref.ref(self)))
         self._hooks = [parameter.register_post_accumulate_grad_hook(hook) for parameter in self._index if self._adds]
 
     def _find_offloaded(self, names: dict[int, str]) -> Any:
@@ -216,15 +230,17 @@ class AdamW(torch.optim.Optimizer):
             self.last_result = self._opened().wait()
             self._is_running, self._running = False, {}
 
-    def _hand_in(self, store: Store, parameter: torch.Tensor, gradient: torch.Tensor, add: bool) -> torch.Tensor:
-        """Hands in a gradient, and returns the tensor that must stay until the step is done, unless it is added."""
+    def _hand_in(self, store: Store, parameter: torch.Tensor, gradient: torch.Tensor, add: bool,
+                 stream: Any = None) -> torch.Tensor:
+        """Hands in a gradient, and returns the tensor that must stay until the step is done, unless it is added. stream: that
+        of a GPU which makes it, if not the current one."""
         if parameter not in self._index:
             raise ValueError("a parameter that was frozen when the store was made has a gradient now: a store keeps the "
                              "parameters that it was made with")
         if gradient.is_sparse or gradient.layout != torch.strided:
             raise ValueError(f"the gradient of '{self._names[parameter]}' is sparse")
         dense = gradient.detach().contiguous()
-        name_stream(store, self._gpu)
+        name_stream(store, self._gpu, stream)
         store.gradient(self._index[parameter], dense.data_ptr(), _DTYPES[dense.dtype], add=add, cuda=on_gpu(dense))
         return dense
 
@@ -308,6 +324,8 @@ class AdamW(torch.optim.Optimizer):
         self._set_factors(store, rates["lr"])
         if not self._adds:
             store.forget_gradients()
+        if self._trailing is not None:
+            self._trailing.flush()
         kept = self._gradients(store)
         overlaps = self._unwatch is not None
         if overlaps:
@@ -328,6 +346,8 @@ class AdamW(torch.optim.Optimizer):
         if not set_to_none:
             self.wait()
         super().zero_grad(set_to_none)
+        if self._trailing is not None:
+            self._trailing.forget()
         if self._adds:
             self._opened().forget_gradients()
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
 from spillway.store import Store
@@ -27,7 +30,32 @@ def gpu_of(names: dict[torch.Tensor, str]) -> int | None:
     return None if first is None else first.device.index
 
 
-def name_stream(store: Store, gpu: int | None) -> None:
-    """Lets the store's next copies follow the work that torch's current stream of a GPU has by now."""
+def name_stream(store: Store, gpu: int | None, stream: Any = None) -> None:
+    """Lets the store's next copies follow the work that a stream of a GPU has by now: torch's current one, if none is given."""
     if gpu is not None:
-        store.use_cuda(gpu, torch.cuda.current_stream(gpu).cuda_stream)
+        store.use_cuda(gpu, (stream or torch.cuda.current_stream(gpu)).cuda_stream)
+
+
+class Trailing:
+    """Gradients on a GPU that are handed over one behind the backward pass. Whoever hands a gradient over waits until it is
+    copied, and meanwhile the GPU computes the next one, which it was given before."""
+
+    def __init__(self, gpu: int, hand_in: Callable[[torch.Tensor, torch.Tensor, Any], object]) -> None:
+        """hand_in: takes a parameter, its gradient, and the stream whose work makes it."""
+        self._gpu, self._hand_in, self._stream = gpu, hand_in, torch.cuda.Stream(gpu)
+        self._last: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def put(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
+        self.flush()
+        # The own stream waits for what makes this gradient, and not for what the backward pass gives the GPU next.
+        self._stream.wait_stream(torch.cuda.current_stream(self._gpu))
+        self._last = (parameter, gradient)
+
+    def flush(self) -> None:
+        """Hands the last gradient over."""
+        last, self._last = self._last, None
+        if last is not None:
+            self._hand_in(*last, self._stream)
+
+    def forget(self) -> None:
+        self._last = None

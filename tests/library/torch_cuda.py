@@ -26,7 +26,7 @@ class Gpu:
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), 0)
         self.call("cuCtxPushCurrent_v2", self.context)
         self.call("cuStreamCreate", ctypes.byref(self.stream), FLAGS)
-        self.asked = 0
+        self.asked = self.waited = 0
 
     def call(self, name, *arguments):
         if getattr(self.driver, name)(*arguments) != OK:
@@ -36,6 +36,23 @@ class Gpu:
         """Stands in for torch.cuda.current_stream."""
         self.asked += device == 0
         return types.SimpleNamespace(cuda_stream=self.stream.value)
+
+    def stream_class(self):
+        """Stands in for torch.cuda.Stream."""
+        gpu = self
+
+        class Stream:
+            def __init__(self, device):
+                made, self.event = ctypes.c_void_p(), ctypes.c_void_p()
+                gpu.call("cuStreamCreate", ctypes.byref(made), FLAGS)
+                gpu.call("cuEventCreate", ctypes.byref(self.event), FLAGS)
+                self.cuda_stream = made.value
+
+            def wait_stream(self, other):
+                gpu.call("cuEventRecord", self.event, ctypes.c_void_p(other.cuda_stream))
+                gpu.call("cuStreamWaitEvent", ctypes.c_void_p(self.cuda_stream), self.event, FLAGS)
+                gpu.waited += 1
+        return Stream
 
     def image(self, host, size):
         """The address of the image of so many bytes at an address of host memory."""
@@ -68,6 +85,14 @@ def on_gpu_class(gpu):
             host, size = torch.Tensor.data_ptr(self), self.numel() * self.element_size()
             # The image of a parameter has newer values than the host.
             return gpu.image(host, size) if (host, size) in gpu.images and self.requires_grad else gpu.upload(host, size)
+        @property
+        def grad(self):
+            made = torch.Tensor.grad.__get__(self)
+            return None if made is None else made.as_subclass(OnGpu)
+
+        @grad.setter
+        def grad(self, value):
+            torch.Tensor.grad.__set__(self, value)
     return OnGpu
 
 
@@ -103,10 +128,6 @@ def train(model, optimizer, gpu, passes=1):
         optimizer.zero_grad()
         for number in range(passes):
             loss_of(model, step * passes + number).backward()
-        if gpu is not None:
-            for parameter in model.parameters():
-                if type(parameter).__name__ == "OnGpu" and parameter.grad is not None:
-                    parameter.grad = parameter.grad.as_subclass(type(parameter))
         optimizer.step()
         optimizer.wait()
         if gpu is not None:
@@ -122,7 +143,7 @@ def gpu():
     global GPU
     if GPU is None:
         GPU = Gpu(os.path.abspath(sys.argv[2]))
-        torch.cuda.current_stream = GPU.current_stream
+        torch.cuda.current_stream, torch.cuda.Stream = GPU.current_stream, GPU.stream_class()
     return GPU
 
 
@@ -159,6 +180,13 @@ def parameters_on_a_gpu_have_the_bits_of_the_cpu(folder):
 @needs("torch")
 def parameters_may_be_on_both_sides(folder):
     return compare(folder, lambda name: name == "weight", state="8bit")
+
+
+@needs("torch")
+def gradients_leave_the_gpu_as_they_are_made(folder):
+    before = gpu().waited
+    problems = compare(folder, lambda name: True, hand_over=True) + compare(folder + ".both", lambda name: name == "weight", hand_over=True)
+    return problems + ([] if gpu().waited - before == 2 * STEPS * (6 + 3) else [f"{gpu().waited - before} gradients trailed"])
 
 
 @needs("torch")
@@ -251,6 +279,7 @@ def other_devices_are_refused(folder):
     return problems + (["a refused optimizer left a store"] if os.path.exists(folder) else [])
 
 
-script_test.run(parameters_on_a_gpu_have_the_bits_of_the_cpu, parameters_may_be_on_both_sides, steps_overlap,
+script_test.run(parameters_on_a_gpu_have_the_bits_of_the_cpu, parameters_may_be_on_both_sides,
+                gradients_leave_the_gpu_as_they_are_made, steps_overlap,
                 a_resume_writes_to_the_gpu, gradients_are_handed_over, a_gpu_that_is_not_there_is_refused,
                 other_devices_are_refused)
