@@ -110,6 +110,9 @@ class AdamW(torch.optim.Optimizer):
         """
         if missing not in ("error", "zero"):
             raise ValueError(f"missing={missing!r} is neither 'error' nor 'zero'")
+        if hand_over and process_group is not None:
+            raise ValueError("hand_over and process_group: the processes average gradients after the backward pass has made them, "
+                             "and these would be handed over before: leave hand_over out")
         groups, names = _named_groups(params)
         self._store: Store | None = None
         # The gradients of parameters that the step that runs has not been waited for.

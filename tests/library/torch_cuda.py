@@ -276,6 +276,8 @@ def other_devices_are_refused(folder):
     problems = script_test.raised(ValueError, "'b' on cuda:1", spillway.AdamW, [("a", first), ("b", second)], store=folder, **options())
     meta = torch.nn.Parameter(torch.ones(3, device="meta"))
     problems += script_test.raised(ValueError, "'m' is on meta", spillway.AdamW, [("m", meta)], store=folder, **options())
+    problems += script_test.raised(ValueError, "hand_over and process_group", spillway.AdamW, [torch.nn.Parameter(torch.ones(3))],
+                                   store=folder, process_group=object(), **options(hand_over=True))
     return problems + (["a refused optimizer left a store"] if os.path.exists(folder) else [])
 
 
