@@ -73,6 +73,11 @@ class Gpu:
         self.call("cuStreamSynchronize", self.stream)
 
 
+def place(tensor):
+    """The address in host memory, and the bytes."""
+    return torch.Tensor.data_ptr(tensor), tensor.numel() * tensor.element_size()
+
+
 def on_gpu_class(gpu):
     class OnGpu(torch.Tensor):
         """A tensor whose address leads to the emulated GPU, which has its values from then on."""
@@ -82,13 +87,16 @@ def on_gpu_class(gpu):
             return torch.device("cuda", 0)
 
         def data_ptr(self):
-            host, size = torch.Tensor.data_ptr(self), self.numel() * self.element_size()
-            # The image of a parameter has newer values than the host.
-            return gpu.image(host, size) if (host, size) in gpu.images and self.requires_grad else gpu.upload(host, size)
+            host, size = place(self)
+            return gpu.image(host, size) if (host, size) in gpu.images else gpu.upload(host, size)
         @property
         def grad(self):
             made = torch.Tensor.grad.__get__(self)
-            return None if made is None else made.as_subclass(OnGpu)
+            if made is None:
+                return None
+            # The backward pass has made it on the stream that is current now; the memory may have been another gradient's.
+            gpu.upload(*place(made))
+            return made.as_subclass(OnGpu)
 
         @grad.setter
         def grad(self, value):
@@ -100,7 +108,7 @@ def fetch(gpu, model):
     """Lets the host have what the library has written to the GPU."""
     for parameter in model.parameters():
         if type(parameter).__name__ == "OnGpu":
-            gpu.download(torch.Tensor.data_ptr(parameter), parameter.numel() * parameter.element_size())
+            gpu.download(*place(parameter))
 
 
 def module():
@@ -116,6 +124,7 @@ def loss_of(model, step):
 def moved(model, gpu, picked):
     """Says of the picked parameters that they are on the GPU."""
     kind = on_gpu_class(gpu)
+    gpu.images = {}  # those of other modules, whose memory this one may have
     for part in model.modules():
         for name, parameter in list(part._parameters.items()):
             if picked(name):
