@@ -2,34 +2,43 @@
 
 `spillway.AdamW` is a `torch.optim.Optimizer`. `spillway.offload` lets the parameters of a module stream from a drive.
 `spillway.Store` is the C library (spillway.h) without torch, and `spillway.io` reads and writes files. `spillway.plan`
-asks the program, and `spillway.curves` reads the log of a run. Importing this package imports neither torch nor numpy.
+asks the program, and `spillway.curves` reads the log of a run. Importing this package imports nothing else: a name's module
+is imported when it is first used.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
-from spillway._library import loaded_version
-from spillway.store import StepResult, Store, StoreArgumentError, StoreError, Usage
-
+# The constant of `typing`, which takes longer to import than this package.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from spillway import io
+    from spillway._library import loaded_version
+    from spillway._program import ProgramError
     from spillway.adamw import AdamW
     from spillway.offloading import Offloaded, OffloadUsage, offload
-    from spillway.runs import ProgramError, curves, plan, read_log
+    from spillway.runs import curves, plan, read_log
+    from spillway.store import StepResult, Store, StoreArgumentError, StoreError, Usage
 
 __all__ = ["AdamW", "OffloadUsage", "Offloaded", "ProgramError", "StepResult", "Store", "StoreArgumentError", "StoreError",
            "Usage", "curves", "io", "loaded_version", "offload", "plan", "read_log"]
 
-# Names that are imported when they are first asked for, and where they are.
-_LATER = {"AdamW": "adamw", "OffloadUsage": "offloading", "Offloaded": "offloading", "offload": "offloading",
-          "ProgramError": "runs", "curves": "runs", "plan": "runs", "read_log": "runs"}
+_MODULES = {"_library": ["loaded_version"], "_program": ["ProgramError"], "adamw": ["AdamW"],
+            "offloading": ["OffloadUsage", "Offloaded", "offload"], "runs": ["curves", "plan", "read_log"],
+            "store": ["StepResult", "Store", "StoreArgumentError", "StoreError", "Usage"]}
 
 
 def __getattr__(name: str) -> object:
+    from importlib import import_module
+
     if name == "io":
         return import_module("spillway.io")
-    if name in _LATER:
-        return getattr(import_module(f"spillway.{_LATER[name]}"), name)
+    for module, names in _MODULES.items():
+        if name in names:
+            value = getattr(import_module(f"spillway.{module}"), name)
+            globals()[name] = value
+            return value
     raise AttributeError(f"module 'spillway' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
