@@ -24,10 +24,7 @@ static const struct {
 } commands[] = {
     {.name = "doctor", .what = "what this machine has, what limits it, and the fix", .run = sw_command_doctor},
     {.name = "tokenize", .what = "write text as a model's tokens", .run = sw_command_tokenize},
-    {.name = "inspect",
-     .what = "print data as a model will see them",
-     .run = sw_command_inspect,
-     .prints_text = true},
+    {.name = "inspect", .what = "print data as a model will see them", .run = sw_command_inspect, .prints_text = true},
     {.name = "plan",
      .what = "where state would live, and how long a step would take",
      .run = sw_command_plan,
@@ -42,6 +39,7 @@ static const struct {
      .prints_text = true},
     {.name = "report", .what = "write a page that shows how runs went", .run = sw_command_report},
     {.name = "export", .what = "write the weights as a Hugging Face folder", .run = sw_command_export},
+    {.name = "tensors", .what = "list a run's tensors, or write one as a numpy array", .run = sw_command_tensors},
     {.name = "verify", .what = "read a run's store and check every checksum", .run = sw_command_verify},
     {.name = "bench", .what = "measure this machine against its own limits", .run = sw_command_bench, .by_ranks = true},
 };

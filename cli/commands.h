@@ -16,6 +16,7 @@ int sw_command_inspect(int argc, char **argv);
 int sw_command_plan(int argc, char **argv);
 int sw_command_report(int argc, char **argv);
 int sw_command_resume(int argc, char **argv);
+int sw_command_tensors(int argc, char **argv);
 int sw_command_tokenize(int argc, char **argv);
 int sw_command_train(int argc, char **argv);
 int sw_command_verify(int argc, char **argv);

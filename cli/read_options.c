@@ -10,7 +10,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { EVAL = 1, GENERATE = 2, EXPORT = 4, VERIFY = 8, PASSES = EVAL | GENERATE, MAX_NEW_TOKENS = 1 << 20 };
+enum {
+    EVAL = 1,
+    GENERATE = 2,
+    EXPORT = 4,
+    VERIFY = 8,
+    TENSORS = 16,
+    PASSES = EVAL | GENERATE,
+    MAX_NEW_TOKENS = 1 << 20
+};
 
 /* Headings in --help. */
 #define INPUT "Input"
@@ -29,6 +37,15 @@ static const struct sw_option options[] = {
      .required = true, .what = "folder of a run, or a Hugging Face folder"},
     {.name = "DIR", .kind = SW_OPTION_STRING, AT(from), .commands = VERIFY, .group = INPUT, .required = true,
      .what = "folder of a run"},
+    {.name = "DIR", .kind = SW_OPTION_STRING, AT(from), .commands = TENSORS, .group = INPUT, .required = true,
+     .what = "folder of a run, or of a store that libspillway made"},
+    {.name = "--name", .kind = SW_OPTION_STRING, AT(name), .commands = TENSORS, .group = INPUT, .value = "NAME",
+     .what = "tensor to write; default: list all"},
+    {.name = "--part", .kind = SW_OPTION_CHOICE, AT(part), .commands = TENSORS, .group = INPUT, .initial = "master",
+     .choices = "master|m|v", .what = "its fp32 weights, or its first or second moment"},
+    {.name = "--step", .kind = SW_OPTION_INT, AT(step), .commands = TENSORS, .group = INPUT, .initial = "auto",
+     .value = "N", .int_min = 0, .allow_auto = true,
+     .what = "refuse any other step than this as the last commit; auto: take the one that is there"},
     {.name = "--data", .kind = SW_OPTION_STRING, AT(data), .commands = EVAL, .group = INPUT, .required = true,
      .value = "FILE",
      .what = "tokens to predict: a token file (.bin), or chats or text as for train (.jsonl, .json, .txt, .md, "
@@ -68,10 +85,10 @@ static const struct sw_option options[] = {
      .what = "format of chats, one of those in tokenize --help; auto: the model's chat template"},
     {.name = "--tokens", .kind = SW_OPTION_STRING, AT(token_file), .commands = GENERATE, .group = INPUT,
      .value = "FILE", .what = "file to continue instead: tokens (.bin), or text (.txt) of which each byte is a token"},
-    {.name = "--nvme", .kind = SW_OPTION_LIST, AT(nvme), .commands = PASSES | EXPORT | VERIFY, .group = INPUT,
+    {.name = "--nvme", .kind = SW_OPTION_LIST, AT(nvme), .commands = PASSES | EXPORT | VERIFY | TENSORS, .group = INPUT,
      .value = "DIR|DEVICE",
      .what = "where the run's store is now, if it moved; repeat for a striped store; default: where the run has it"},
-    {.name = "--model", .kind = SW_OPTION_STRING, AT(model), .commands = PASSES | EXPORT | VERIFY, .group = INPUT,
+    {.name = "--model", .kind = SW_OPTION_STRING, AT(model), .commands = PASSES | EXPORT | VERIFY | TENSORS, .group = INPUT,
      .value = "DIR",
      .what = "where the model with the run's frozen weights is now, if it moved; default: where it was in training"},
 
@@ -143,7 +160,9 @@ static const struct sw_option options[] = {
      .group = RANKS, .initial = "60", .value = "TIME", .int_min = 1,
      .what = "end all ranks when one is silent for this long, or idle while others wait for it"},
 
-    {.name = "--json", .kind = SW_OPTION_FLAG, AT(json), .commands = EVAL | VERIFY, .group = OUTPUT,
+    {.name = "--to", .kind = SW_OPTION_STRING, AT(array), .commands = TENSORS, .group = OUTPUT, .value = "FILE",
+     .what = "the numpy array to write (.npy), with --name; - is standard output"},
+    {.name = "--json", .kind = SW_OPTION_FLAG, AT(json), .commands = EVAL | VERIFY | TENSORS, .group = OUTPUT,
      .what = "print one JSON object on standard output"},
 };
 /* clang-format on */
@@ -165,6 +184,15 @@ static sw_status check_prompt(const void *target) {
 
 static sw_status check_places(const void *target) {
     const struct sw_read_options *given = target;
+    return sw_places_check(&given->nvme);
+}
+
+static sw_status check_tensor(const void *target) {
+    const struct sw_read_options *given = target;
+    if ((given->name == NULL) != (given->array == NULL))
+        return sw_fail(SW_ERR_ARG, "--name and --to go together: which tensor is written, and where to");
+    if (given->name != NULL && given->json)
+        return sw_fail(SW_ERR_ARG, "--json lists the tensors; leave it out to write one");
     return sw_places_check(&given->nvme);
 }
 
@@ -200,6 +228,14 @@ const struct sw_command_line sw_export_command = {
     .check = check_places,
     .examples = {"spillway export runs/a out", "spillway export runs/a out-bf16 --dtype bf16",
                  "spillway export runs/a out-small --dtype bf16 --shard-size 2GiB"}};
+const struct sw_command_line sw_tensors_command = {
+    .command = "tensors",
+    .bit = TENSORS,
+    .summary = "Lists the tensors of the last commit of a run or a store, or writes one as a numpy array of fp32.",
+    TABLE,
+    .check = check_tensor,
+    .examples = {"spillway tensors runs/a", "spillway tensors runs/a --json",
+                 "spillway tensors runs/b --name transformer.ln_f.weight --part m --to m.npy"}};
 const struct sw_command_line sw_verify_command = {
     .command = "verify",
     .bit = VERIFY,

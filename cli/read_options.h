@@ -1,4 +1,5 @@
-/* The flags of the commands that read a run or a Hugging Face folder: eval, generate, export and verify. */
+/* The flags of the commands that read a run or a Hugging Face folder: eval, generate, export, tensors and
+ * verify. */
 #ifndef SW_CLI_READ_OPTIONS_H
 #define SW_CLI_READ_OPTIONS_H
 
@@ -34,11 +35,17 @@ struct sw_read_options {
     /* Export. */
     char *to;
     bool merge; /* write the whole model, with its adapters merged into it */
-    int type; /* index in f32, bf16, f16 */
+    int type;   /* index in f32, bf16, f16 */
     int64_t shard_bytes;
+    /* Tensors. */
+    char *name;   /* NULL: they are listed */
+    int part;     /* SW_STATE_... */
+    char *array;  /* the file to write; "-": standard output */
+    int64_t step; /* the step that the last commit must have; SW_OPTION_AUTO: any */
 };
 
-extern const struct sw_command_line sw_eval_command, sw_generate_command, sw_export_command, sw_verify_command;
+extern const struct sw_command_line sw_eval_command, sw_generate_command, sw_export_command, sw_tensors_command,
+    sw_verify_command;
 
 /* Runs a whole command on all ranks together, as sw_command_run does on one: parses the arguments, starts the watch and
  * calls `run`. Returns the exit status. */

@@ -161,6 +161,10 @@ sw_status sw_library_check_found(const spillway *self, const struct store_record
 sw_status sw_library_remove_set(const spillway *self, const struct store_set *set, int64_t last_step);
 /* Creates this process's store of a set. */
 sw_status sw_library_create_store(spillway *self, const struct store_set *set, struct sw_store **out);
+/* Opens a process's store of the set for reading, at its last commit of at most this step. *out may be set after a
+ * failure too. */
+sw_status sw_library_open_part(const spillway *self, const struct store_set *set, int rank, int64_t most_step,
+                               struct sw_store **out);
 /* Opens this process's store of the set at the newest step that all processes have. */
 sw_status sw_library_open_store(spillway *self, const struct store_set *set);
 /* Replaces the set of another number of processes by one of these, at the same step, and removes it. */

@@ -240,6 +240,11 @@ static sw_status open_at(const spillway *self, const struct store_set *set, int 
                : sw_fail(SW_ERR_CORRUPT, "the store in %s is not the one that tensors.json lists", place);
 }
 
+sw_status sw_library_open_part(const spillway *self, const struct store_set *set, int rank, int64_t most_step,
+                               struct sw_store **out) {
+    return open_at(self, set, rank, most_step, true, out);
+}
+
 sw_status sw_library_open_store(spillway *self, const struct store_set *set) {
     SW_TRY(sw_library_agree(self, open_at(self, set, self->rank, SW_STORE_NEWEST, false, &self->store), "opening"));
     const int64_t own = sw_store_last_commit(self->store)->step;

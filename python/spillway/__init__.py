@@ -2,8 +2,8 @@
 
 `spillway.AdamW` is a `torch.optim.Optimizer`. `spillway.offload` lets the parameters of a module stream from a drive.
 `spillway.Store` is the C library (spillway.h) without torch, and `spillway.io` reads and writes files. `spillway.plan`
-asks the program, and `spillway.curves` reads the log of a run. Importing this package imports nothing else: a name's module
-is imported when it is first used.
+asks the program, `spillway.curves` reads the log of a run, and `spillway.read_run` its tensors. Importing this package
+imports nothing else: a name's module is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from spillway._program import ProgramError
     from spillway.adamw import AdamW
     from spillway.offloading import Offloaded, OffloadUsage, offload
-    from spillway.runs import curves, plan, read_log
+    from spillway.runs import State, curves, plan, read_log, read_run
     from spillway.store import StepResult, Store, StoreArgumentError, StoreError, Usage
 
-__all__ = ["AdamW", "OffloadUsage", "Offloaded", "ProgramError", "StepResult", "Store", "StoreArgumentError", "StoreError",
-           "Usage", "curves", "io", "loaded_version", "offload", "plan", "read_log"]
+__all__ = ["AdamW", "OffloadUsage", "Offloaded", "ProgramError", "State", "StepResult", "Store", "StoreArgumentError", "StoreError",
+           "Usage", "curves", "io", "loaded_version", "offload", "plan", "read_log", "read_run"]
 
 _MODULES = {"_library": ["loaded_version"], "_program": ["ProgramError"], "adamw": ["AdamW"],
-            "offloading": ["OffloadUsage", "Offloaded", "offload"], "runs": ["curves", "plan", "read_log"],
+            "offloading": ["OffloadUsage", "Offloaded", "offload"], "runs": ["State", "curves", "plan", "read_log", "read_run"],
             "store": ["StepResult", "Store", "StoreArgumentError", "StoreError", "Usage"]}
 
 

@@ -1,4 +1,4 @@
-"""Asks the program `spillway`: plans of a model on a machine, and the logs of its runs."""
+"""Asks the program `spillway`: plans of a model on a machine, the logs of its runs, and the tensors of runs and stores."""
 
 from __future__ import annotations
 
@@ -7,9 +7,16 @@ import math
 import os
 import subprocess
 import tempfile
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import IO, TYPE_CHECKING, Any
 
 from spillway._program import ProgramError, program
+
+if TYPE_CHECKING:
+    import numpy
+
+# Parts of the state as the program calls them, and as torch.optim.AdamW does.
+_PARTS = {"master": "master", "m": "m", "v": "v", "exp_avg": "m", "exp_avg_sq": "v"}
 
 
 def _words(flags: dict[str, Any]) -> list[str]:
@@ -92,3 +99,77 @@ def _numbers(line: dict[str, Any], prefix: str = "") -> dict[str, float]:
         elif value is None or isinstance(value, (int, float)):
             numbers[prefix + name] = math.nan if value is None else float(value)
     return numbers
+
+
+class State(Mapping[str, "numpy.ndarray[Any, Any]"]):
+    """The tensors of one commit by name, each read when it is asked for: `state[name]` is its fp32 master weights."""
+
+    def __init__(self, folder: str, step: int, shapes: dict[str, tuple[int, ...]], words: list[str]) -> None:
+        self.folder, self.step, self.shapes, self._flags = folder, step, shapes, words
+
+    def __repr__(self) -> str:
+        return f"<State of {self.folder} at step {self.step}, {len(self.shapes)} tensors>"
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shapes)
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.shapes
+
+    def __getitem__(self, name: str) -> numpy.ndarray[Any, Any]:
+        return self.read(name)
+
+    def read(self, name: str, part: str = "master") -> numpy.ndarray[Any, Any]:
+        """Returns a part of a tensor in fp32: "master", "m" or "v" ("exp_avg" and "exp_avg_sq" are these two). Raises ProgramError
+        if the folder has gone on to another step: read_run opens that one."""
+        import numpy
+
+        if name not in self.shapes:
+            raise KeyError(name)
+        if part not in _PARTS:
+            raise ValueError(f"{part!r} is not a part of the state: take one of {', '.join(_PARTS)}")
+        found = numpy.empty(self.shapes[name], "<f4")
+        words = ["tensors", self.folder, "--name", name, "--part", _PARTS[part], "--step", str(self.step), "--to", "-", *self._flags]
+        with tempfile.TemporaryFile() as errors, subprocess.Popen(
+                [program(), *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors) as asked:
+            assert asked.stdout is not None
+            whole = _fill(found, asked.stdout)
+            asked.stdout.close()
+            if asked.wait() != 0 or not whole:
+                errors.seek(0)
+                raise ProgramError(errors.read().decode("utf-8", "replace").strip() or f"'{name}' came incomplete")
+        return found
+
+
+def _fill(array: numpy.ndarray[Any, Any], file: IO[bytes]) -> bool:
+    """Reads a file of numpy's format, of the array's shape and type, into it. Returns whether it was whole."""
+    from numpy.lib import format as numpy_format
+
+    try:
+        if numpy_format.read_magic(file) != (1, 0) or numpy_format.read_array_header_1_0(file) != (array.shape, False, array.dtype):
+            return False
+    except ValueError:  # the program has written nothing, and says why
+        return False
+    view, at = memoryview(array.reshape(-1)).cast("B"), 0
+    while at < len(view):
+        count = file.readinto(view[at:])  # type: ignore[attr-defined]
+        if not count:
+            return False
+        at += count
+    return True
+
+
+def read_run(folder: str | os.PathLike[str], **flags: Any) -> State:
+    """Returns the tensors of the last commit of a run, or of a store of the library, by name. Nothing is locked or written, so
+    somebody may train on.
+
+    Args:
+        folder: of a run, or of a store such as that of `spillway.AdamW`.
+        flags: as of `spillway tensors`: `nvme="DIR"`, `model="DIR"`.
+    """
+    path, words = os.fspath(folder), _words(flags)
+    answer = _ask(["tensors", path, *words])
+    return State(path, answer["step"], {entry["name"]: tuple(entry["shape"]) for entry in answer["tensors"]}, words)

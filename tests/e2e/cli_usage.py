@@ -22,6 +22,7 @@ COMMANDS = {
     "generate": "DIR|MODEL --prompt --tokens --max-tokens --temperature --top-k --top-p --seed --precision",
     "eval": "DIR|MODEL --data --seq --tokens --token-type --micro-batch --precision --threads --json",
     "export": "DIR|MODEL OUT --dtype --shard-size",
+    "tensors": "DIR --name --part --step --to --json",
     "verify": "DIR --json",
     "report": "RUN --out --watch --port",
     "doctor": "--nvme --quick --measure --json",
@@ -133,7 +134,7 @@ def plans():
 FREE_TEXT = {"MODULES", "M", "FILE", "FILE|DIR|-", "FILE.bin", "DIR", "DIR|DEVICE", "DIR[:SIZE]", "FOLDER", "TEXT", "TOKEN", "LINE", "PATTERN", "NAME", "P%|FILE"}
 # A command line of each command that is right but for what a test adds; {} is a folder or file that is not there.
 RIGHT = {"train": "--model gpt2-tiny --init --data {} --run {}.run", "resume": "{}", "plan": "--model gpt2-tiny",
-         "generate": "{} --prompt a", "eval": "{} --data {}", "export": "{} {}.out", "verify": "{}", "report": "{}",
+         "generate": "{} --prompt a", "eval": "{} --data {}", "export": "{} {}.out", "verify": "{}", "tensors": "{}", "report": "{}",
          "inspect": "{} --model {}", "tokenize": "--model {} --data {} --out {}.bin", "doctor": "--quick"}
 
 
@@ -188,6 +189,7 @@ def arguments_that_cannot_be_end_with_2():
         "generate": ("--chat-format bogus", "--max-tokens 0", "--temperature -1", "--top-p 2", "--tokens {}", "--system a", "--tensor 3",
                      "--prompt b", "--chat --prompt-file {}", "extra", "--min-p nan", "--seed -1"),
         "export": ("--dtype int8", "--shard-size 0", "--shard-size 5parsec", "extra", "--nvme {}:3QQ"),
+        "tensors": ("extra", "--name a", "--to a", "--name a --to b --json", "--name a --to b --part w", "--step -1", "--nvme {}:-1"),
         "verify": ("extra", "--nvme", "--nvme {}:-1", "--json=yes"),
         "inspect": ("--encoding bogus", "--chat-format bogus", "--examples 0", "--max-tokens -1", "--loss none", "--bos perhaps", "extra"),
         "tokenize": ("--encoding bogus", "--chat-format bogus", "--pack -1", "--pack 64 --joined", "--lines --separator x", "--threads 0",
@@ -198,7 +200,7 @@ def arguments_that_cannot_be_end_with_2():
     problems = [problem for command, wrong in table.items() for more in wrong
                 for problem in wrong_usage([command, *f"{RIGHT[command]} {more}".replace("{}", missing).split()])]
     bare = ("train", "train --model gpt2-tiny", "resume", "plan", "eval", f"eval {missing}", "generate", f"generate {missing}", "export",
-            f"export {missing}", "verify", "inspect", f"inspect {missing}", "tokenize", f"tokenize --model {missing} --data {missing}",
+            f"export {missing}", "verify", "tensors", "inspect", f"inspect {missing}", "tokenize", f"tokenize --model {missing} --data {missing}",
             f"tokenize --model {missing} --data {missing} --out {missing}.txt", "report")
     benches = ("copy --size 3QQ", "copy --rounds 0", "copy extra", "gemm --model", "gemm --seq 0", "comm --size 1", "io --block 1000",
                "io --sustain --thorough", "io --sustain --random", "io --depth 0", "io --block 64MiB --depth 512", "step --tensor 2",

@@ -147,7 +147,7 @@ def examples_of_help_run():
     """Examples of the commands run one after the other in one folder."""
     problems, folder = [], program.scratch_folder()
     prepare(folder)
-    for command in ("tokenize", "inspect", "doctor", "plan", "train", "resume", "eval", "generate", "export", "verify",
+    for command in ("tokenize", "inspect", "doctor", "plan", "train", "resume", "eval", "generate", "export", "tensors", "verify",
                     "report"):
         examples = examples_of(command)
         problems += [] if len(examples) == 3 else [f"{command} --help has {len(examples)} examples"]
