@@ -153,7 +153,7 @@ def _fill(array: numpy.ndarray[Any, Any], file: IO[bytes]) -> bool:
             return False
     except ValueError:  # the program has written nothing, and says why
         return False
-    view, at = memoryview(array.reshape(-1)).cast("B"), 0
+    view, at = array.reshape(-1).data.cast("B"), 0
     while at < len(view):
         count = file.readinto(view[at:])  # type: ignore[attr-defined]
         if not count:

@@ -216,13 +216,13 @@ class Store:
     def last_step(self) -> int:
         """The number of the last step; 0 for a new store, -1 before `open`."""
         with self._turn():
-            return self._library.spillway_last_step(self._open_handle())
+            return int(self._library.spillway_last_step(self._open_handle()))
 
     @property
     def note(self) -> str:
         """The note of the commit that was resumed; empty for a new store."""
         with self._turn():
-            return self._library.spillway_note(self._open_handle()).decode()
+            return str(self._library.spillway_note(self._open_handle()).decode())
 
     def use_stream(self, stream: ctypes.c_void_p, begin: Callable[[], Callable[[], None]]) -> None:
         """Lets the store write the new weights of a stream's tensors through the stream, before `open`. The stream outlives the
@@ -277,7 +277,7 @@ class Store:
     def applied_steps(self) -> int:
         """The steps that were not skipped, over all processes that used the store; -1 before `open`."""
         with self._turn():
-            return self._library.spillway_applied_steps(self._open_handle())
+            return int(self._library.spillway_applied_steps(self._open_handle()))
 
     def write(self, parts: dict[str, list[int | None]], *, step: int, applied_steps: int, note: str = "") -> None:
         """Replaces state, writes the weights to the tensors, and commits the state as a step. parts: for "master",
