@@ -1,7 +1,8 @@
-/* Transfers between memory and a file, by the queue of the store. A thread of each handle runs them one after the
- * other, with many requests of a transfer under way. Direct I/O needs an aligned memory, offset and length: memory that
- * is not aligned as the drive needs it passes through blocks of aligned memory, and bytes before the first and behind
- * the last whole page through the page cache, whose pages the system keeps coherent with direct I/O. */
+/* Transfers between memory and a file, by the queue of the store. A thread of each handle runs them, in the order of
+ * their submission as far as anybody can tell: a transfer starts while others run unless they share pages of the file
+ * or memory, and one of them changes these. Direct I/O needs an aligned memory, offset and length: memory that is not
+ * aligned as the drive needs it passes through blocks of aligned memory, and bytes before the first and behind the last
+ * whole page through the page cache, whose pages the system keeps coherent with direct I/O. */
 #include "core/files/files.h"
 #include "core/size.h"
 #include "io/queue/file.h"
@@ -19,8 +20,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* BLOCKS: of aligned memory. WINDOW: blocks from the first that is under way to the last. */
-enum { DEFAULT_DEPTH = 32, PAGE = SW_BUFFER_ALIGN_BYTES, ROOM = 64, BLOCKS = 16, WINDOW = SW_QUEUE_MAX_DEPTH };
+/* ROOM: transfers that wait or run; RUNNING: that run. BLOCKS: of aligned memory. WINDOW: blocks of a transfer from the
+ * first that is under way to the last. */
+enum {
+    DEFAULT_DEPTH = 32,
+    PAGE = SW_BUFFER_ALIGN_BYTES,
+    ROOM = 64,
+    RUNNING = 32,
+    BLOCKS = 16,
+    WINDOW = SW_QUEUE_MAX_DEPTH,
+    TAG_BLOCK_BITS = 48
+};
 static_assert(PAGE == 4096, "spillway.h tells callers what is aligned");
 #define BLOCK_BYTES ((int64_t)SW_QUEUE_BLOCK_BYTES)
 
@@ -31,6 +41,21 @@ struct transfer {
     uint64_t *checksum; /* receives that of the bytes; with `verify`: the one that they must have. NULL: none */
 };
 
+/* A transfer that runs. Its whole pages, at [first, last) of the file, are cut into `count` blocks, which are put in
+ * order and come back in any: blocks [back, put) are under way, but for those of which `is_back[block % WINDOW]` tells
+ * that they came before block `back`. */
+struct running {
+    struct transfer transfer;
+    bool ended;
+    int attempts;
+    int64_t first, last;
+    bool copies; /* the memory is not aligned */
+    int64_t count, put, back;
+    bool is_back[WINDOW];
+    int8_t stage[WINDOW]; /* numbers of the blocks of aligned memory, where it copies */
+    struct sw_running_sum *sum;
+};
+
 struct spillway_io {
     pid_t owner;
     char path[LIBRARY_PATH_CHARS];
@@ -38,7 +63,10 @@ struct spillway_io {
     int direct, cached;   /* descriptors of the same file, with and without direct I/O */
     int64_t memory_align; /* bytes that the drive needs */
     char *blocks;         /* [BLOCKS] of BLOCK_BYTES, for memory that is not aligned */
-    struct sw_running_sum *sum;
+    int8_t free_block[BLOCKS];
+    int free_blocks;
+    struct running running[RUNNING]; /* transfers [done, started), each at its number modulo RUNNING; the thread's */
+    int64_t started;
     pthread_t thread;
     bool has_thread;
     pthread_mutex_t mutex;
@@ -47,7 +75,7 @@ struct spillway_io {
     struct transfer transfer[ROOM];
     int64_t submitted, done;
     bool closing;
-    sw_status failure; /* of the first transfer that failed */
+    sw_status failure; /* of the first transfer that failed; the thread alone sets it */
     char text[LIBRARY_ERROR_CHARS];
 };
 
@@ -60,134 +88,226 @@ static sw_status fail_transfer(const spillway_io *self, const struct transfer *t
                    strerror(error));
 }
 
-static void add_to_sum(const spillway_io *self, const struct transfer *t, const char *memory, int64_t bytes) {
-    if (t->checksum != NULL)
-        sw_running_sum_add(self->sum, memory, bytes);
+static void add_to_sum(const struct running *r, const char *memory, int64_t bytes) {
+    if (r->transfer.checksum != NULL)
+        sw_running_sum_add(r->sum, memory, bytes);
 }
 
 /* Transfers a few bytes through the page cache. */
-static sw_status run_cached(const spillway_io *self, const struct transfer *whole, int64_t offset, int64_t bytes) {
-    char *memory = whole->memory + (offset - whole->offset);
+static sw_status run_cached(const spillway_io *self, const struct running *r, int64_t offset, int64_t bytes) {
+    const struct transfer *t = &r->transfer;
+    char *memory = t->memory + (offset - t->offset);
     for (int64_t at = 0, moved; at < bytes; at += moved) {
-        moved = whole->write ? pwrite(self->cached, memory + at, (size_t)(bytes - at), offset + at)
-                             : pread(self->cached, memory + at, (size_t)(bytes - at), offset + at);
+        moved = t->write ? pwrite(self->cached, memory + at, (size_t)(bytes - at), offset + at)
+                         : pread(self->cached, memory + at, (size_t)(bytes - at), offset + at);
         if (moved < 0 && errno == EINTR)
             moved = 0;
         else if (moved <= 0)
-            return fail_transfer(self, whole, moved < 0 ? errno : ENODATA, offset + at);
+            return fail_transfer(self, t, moved < 0 ? errno : ENODATA, offset + at);
     }
-    add_to_sum(self, whole, memory, bytes);
+    add_to_sum(r, memory, bytes);
     return SW_OK;
 }
 
-/* The whole pages [offset, offset + bytes) of a transfer, block by block. Blocks are put in order, and come back in
- * any: [back, put) are under way, but for those of which `is_back[block % WINDOW]` tells that they came before block
- * `back`.
- */
-struct pages {
-    const struct transfer *whole;
-    int64_t offset, bytes;
-    bool copies; /* the memory is not aligned */
-    int64_t put, back;
-    bool is_back[WINDOW];
-    sw_status failure; /* the first */
-};
-
-static char *memory_of(const struct pages *p, int64_t block) {
-    return p->whole->memory + (p->offset - p->whole->offset) + block * BLOCK_BYTES;
+static char *memory_of(const struct running *r, int64_t block) {
+    return r->transfer.memory + (r->first - r->transfer.offset) + block * BLOCK_BYTES;
 }
 
-static int64_t bytes_of(const struct pages *p, int64_t block) {
-    return sw_min_i64(BLOCK_BYTES, p->bytes - block * BLOCK_BYTES);
+static int64_t bytes_of(const struct running *r, int64_t block) {
+    return sw_min_i64(BLOCK_BYTES, r->last - r->first - block * BLOCK_BYTES);
 }
 
 /* Puts the next block. One that was copied starts at once, so that the drive works during the copy of the next. */
-static sw_status put_block(spillway_io *self, struct sw_queue *queue, struct pages *p) {
-    const int64_t block = p->put++, bytes = bytes_of(p, block);
-    char *memory = p->copies ? self->blocks + block % BLOCKS * BLOCK_BYTES : memory_of(p, block);
-    if (p->copies && p->whole->write)
-        memcpy(memory, memory_of(p, block), (size_t)bytes);
-    if (p->whole->write)
-        add_to_sum(self, p->whole, memory, bytes);
-    p->is_back[block % WINDOW] = false;
-    sw_queue_put(queue, &(const struct sw_ring_request){.op = p->whole->write ? SW_RING_WRITE : SW_RING_READ,
-                                                        .offset_bytes = p->offset + block * BLOCK_BYTES,
+static sw_status put_block(spillway_io *self, struct sw_queue *queue, struct running *r) {
+    const int64_t block = r->put++, bytes = bytes_of(r, block);
+    const bool write = r->transfer.write;
+    char *memory = memory_of(r, block);
+    if (write)
+        add_to_sum(r, memory, bytes);
+    if (r->copies) {
+        const int8_t stage = r->stage[block % WINDOW] = self->free_block[--self->free_blocks];
+        memory = self->blocks + stage * BLOCK_BYTES;
+        if (write)
+            memcpy(memory, memory_of(r, block), (size_t)bytes);
+    }
+    r->is_back[block % WINDOW] = false;
+    sw_queue_put(queue, &(const struct sw_ring_request){.op = write ? SW_RING_WRITE : SW_RING_READ,
+                                                        .offset_bytes = r->first + block * BLOCK_BYTES,
                                                         .bytes = bytes,
                                                         .buf = memory,
-                                                        .tag = (uint64_t)block});
-    return p->copies ? sw_queue_start(queue) : SW_OK;
+                                                        .tag = (uint64_t)(r - self->running) << TAG_BLOCK_BITS |
+                                                               (uint64_t)block});
+    return r->copies ? sw_queue_start(queue) : SW_OK;
 }
 
-/* Waits for one block, or takes it if it is back. Keeps the first failure. */
-static sw_status take_block(spillway_io *self, struct sw_queue *queue, struct pages *p) {
-    struct sw_queue_result result;
-    int found;
-    SW_TRY(sw_queue_reap(queue, true, &result, 1, &found));
-    const int64_t block = (int64_t)result.tag;
-    p->is_back[block % WINDOW] = true;
-    if (result.error != 0 && p->failure == SW_OK)
-        p->failure = fail_transfer(self, p->whole, result.error, result.offset_bytes);
-    else if (result.error == 0 && p->copies && !p->whole->write)
-        memcpy(memory_of(p, block), self->blocks + block % BLOCKS * BLOCK_BYTES, (size_t)bytes_of(p, block));
-    for (; p->back < p->put && p->is_back[p->back % WINDOW]; p->back++)
-        if (!p->whole->write && p->failure == SW_OK)
-            add_to_sum(self, p->whole, memory_of(p, p->back), bytes_of(p, p->back));
+static bool may_put(const spillway_io *self, struct sw_queue *queue, const struct running *r) {
+    return !r->ended && r->put < r->count && r->put - r->back < WINDOW && sw_queue_room(queue) > 0 &&
+           (!r->copies || self->free_blocks > 0);
+}
+
+/* Puts as many blocks as there is room for, those of earlier transfers first. */
+static sw_status put_blocks(spillway_io *self, struct sw_queue *queue) {
+    for (int64_t n = self->done; n < self->started; n++)
+        while (may_put(self, queue, &self->running[n % RUNNING]))
+            SW_TRY(put_block(self, queue, &self->running[n % RUNNING]));
     return SW_OK;
 }
 
-/* Blocks go round in the aligned memory: a block waits for all up to that BLOCKS before it. After a failure nothing
- * more is put, and what is under way is waited for, because the caller may free its memory then. */
-static sw_status run_pages(spillway_io *self, struct sw_queue *queue, struct pages *p) {
-    const int64_t count = sw_div_up(p->bytes, BLOCK_BYTES), window = p->copies ? BLOCKS : WINDOW;
-    do {
-        while (p->failure == SW_OK && p->put < count && sw_queue_room(queue) > 0 && p->put - p->back < window)
-            SW_TRY(put_block(self, queue, p));
-        SW_TRY(take_block(self, queue, p));
-    } while (sw_queue_in_flight(queue) > 0 || (p->failure == SW_OK && p->put < count));
-    return p->failure;
-}
-
-static sw_status run_once(spillway_io *self, struct sw_queue *queue, const struct transfer *t) {
-    const int64_t end = t->offset + t->bytes;
-    const int64_t first = sw_min_i64(end, sw_round_up(t->offset, PAGE)), last = sw_max_i64(first, end / PAGE * PAGE);
-    struct pages pages = {.whole = t,
-                          .offset = first,
-                          .bytes = last - first,
-                          .copies = (uintptr_t)(t->memory + (first - t->offset)) % (uintptr_t)self->memory_align != 0};
-    sw_running_sum_begin(self->sum);
-    if (first > t->offset)
-        SW_TRY(run_cached(self, t, t->offset, first - t->offset));
-    if (last > first)
-        SW_TRY(run_pages(self, queue, &pages));
-    return end > last ? run_cached(self, t, last, end - last) : SW_OK;
-}
-
-/* Bytes with a wrong checksum are read once more: the first time may have gone wrong on the way. */
-static sw_status run(spillway_io *self, struct sw_queue *queue, const struct transfer *t) {
-    uint64_t sum = 0;
-    for (int attempt = 0; attempt < (t->verify ? 2 : 1); attempt++) {
-        SW_TRY(run_once(self, queue, t));
-        sum = sw_running_sum_get(self->sum);
-        if (t->verify && sum == *t->checksum)
-            return SW_OK;
+/* Waits for one block, or takes one that is back. *failure receives that of the drive. */
+static sw_status take_block(spillway_io *self, struct sw_queue *queue, sw_status *failure) {
+    struct sw_queue_result result;
+    int found;
+    SW_TRY(sw_queue_reap(queue, true, &result, 1, &found));
+    struct running *r = &self->running[result.tag >> TAG_BLOCK_BITS];
+    const int64_t block = (int64_t)(result.tag & ((UINT64_C(1) << TAG_BLOCK_BITS) - 1));
+    if (result.error != 0 && self->failure == SW_OK)
+        *failure = fail_transfer(self, &r->transfer, result.error, result.offset_bytes);
+    if (r->copies) {
+        const int8_t stage = r->stage[block % WINDOW];
+        if (result.error == 0 && !r->transfer.write)
+            memcpy(memory_of(r, block), self->blocks + stage * BLOCK_BYTES, (size_t)bytes_of(r, block));
+        self->free_block[self->free_blocks++] = stage;
     }
-    if (t->verify)
+    r->is_back[block % WINDOW] = true;
+    for (; r->back < r->put && r->is_back[r->back % WINDOW]; r->back++)
+        if (!r->transfer.write)
+            add_to_sum(r, memory_of(r, r->back), bytes_of(r, r->back));
+    return SW_OK;
+}
+
+static bool overlap(int64_t a, int64_t a_end, int64_t b, int64_t b_end) {
+    return a < b_end && b < a_end;
+}
+
+/* Tells whether a transfer writes parts of pages, through the page cache. */
+static bool writes_parts(const struct transfer *t) {
+    return t->write && (t->offset % PAGE != 0 || (t->offset + t->bytes) % PAGE != 0);
+}
+
+/* Tells whether the order of two transfers matters. Writes through the page cache keep apart from direct ones, because
+ * the kernel drops what it caches of a direct write's pages, and reports EIO if that is dirty; pages near them may be
+ * cached as one with them. */
+static bool depend(const struct transfer *a, const struct transfer *b) {
+    const int64_t a_memory = (int64_t)(intptr_t)a->memory, b_memory = (int64_t)(intptr_t)b->memory;
+    const bool same_pages = overlap(a->offset / PAGE, sw_div_up(a->offset + a->bytes, PAGE), b->offset / PAGE,
+                                    sw_div_up(b->offset + b->bytes, PAGE));
+    const bool same_memory = overlap(a_memory, a_memory + a->bytes, b_memory, b_memory + b->bytes);
+    return (same_pages && (a->write || b->write)) || (same_memory && !(a->write && b->write)) ||
+           (a->write && b->write && (writes_parts(a) || writes_parts(b))) ||
+           (a->checksum != NULL && a->checksum == b->checksum);
+}
+
+/* Tells whether a transfer reads behind the end that the file has now: an earlier write may move the end. */
+static bool reads_behind_end(const spillway_io *self, const struct transfer *t) {
+    struct stat now;
+    return !t->write && (fstat(self->cached, &now) != 0 || t->offset + t->bytes > now.st_size);
+}
+
+static bool may_start(const spillway_io *self, const struct transfer *t) {
+    const bool behind_end = reads_behind_end(self, t);
+    for (int64_t n = self->done; n < self->started; n++) {
+        const struct running *r = &self->running[n % RUNNING];
+        if (!r->ended && (depend(&r->transfer, t) || (behind_end && r->transfer.write)))
+            return false;
+    }
+    return self->started - self->done < RUNNING;
+}
+
+static sw_status begin_transfer(spillway_io *self, struct running *r) {
+    const struct transfer *t = &r->transfer;
+    const int64_t end = t->offset + t->bytes;
+    r->first = sw_min_i64(end, sw_round_up(t->offset, PAGE));
+    r->last = sw_max_i64(r->first, end / PAGE * PAGE);
+    r->count = sw_div_up(r->last - r->first, BLOCK_BYTES);
+    r->copies = (uintptr_t)memory_of(r, 0) % (uintptr_t)self->memory_align != 0;
+    r->put = r->back = 0;
+    r->attempts++;
+    sw_running_sum_begin(r->sum);
+    return r->first > t->offset ? run_cached(self, r, t->offset, r->first - t->offset) : SW_OK;
+}
+
+/* Ends a transfer whose blocks are back. Bytes with a wrong checksum are read once more: the first time may have gone
+ * wrong on the way. */
+static sw_status end_transfer(spillway_io *self, struct running *r) {
+    const struct transfer *t = &r->transfer;
+    const int64_t end = t->offset + t->bytes;
+    if (end > r->last)
+        SW_TRY(run_cached(self, r, r->last, end - r->last));
+    const uint64_t sum = t->checksum != NULL ? sw_running_sum_get(r->sum) : 0;
+    if (t->verify && sum != *t->checksum && r->attempts == 1)
+        return begin_transfer(self, r);
+    if (t->verify && sum != *t->checksum)
         return sw_fail(SW_ERR_CORRUPT,
                        "%s: the %lld bytes from byte %lld on have the checksum %016" PRIx64 ", and %016" PRIx64
                        " is expected: they were changed or damaged since they were written",
                        self->path, (long long)t->bytes, (long long)t->offset, sum, *t->checksum);
     if (t->checksum != NULL)
         *t->checksum = sum;
+    r->ended = true;
     return SW_OK;
 }
 
-static void end_transfer(spillway_io *self, sw_status status) {
-    if (status != SW_OK) {
-        self->failure = status;
-        snprintf(self->text, sizeof self->text, "%s", sw_error_message(status));
+/* Starts transfers that were submitted, up to the first one that has to wait. */
+static sw_status start_transfers(spillway_io *self, int64_t submitted) {
+    for (; self->started < submitted && may_start(self, &self->transfer[self->started % ROOM]); self->started++) {
+        struct running *r = &self->running[self->started % RUNNING];
+        r->transfer = self->transfer[self->started % ROOM];
+        r->ended = false;
+        r->attempts = 0;
+        r->count = r->put = r->back = 0;
+        if (self->failure == SW_OK)
+            SW_TRY(begin_transfer(self, r));
     }
-    self->done++;
-    pthread_cond_broadcast(&self->changed);
+    return SW_OK;
+}
+
+/* Ends transfers of which nothing is under way, after a failure also those that are not whole. */
+static sw_status end_transfers(spillway_io *self) {
+    for (int64_t n = self->done; n < self->started; n++) {
+        struct running *r = &self->running[n % RUNNING];
+        if (r->ended || r->back < r->put)
+            continue;
+        if (self->failure != SW_OK)
+            r->ended = true;
+        else if (r->back == r->count)
+            SW_TRY(end_transfer(self, r));
+    }
+    return SW_OK;
+}
+
+/* Keeps the first failure. */
+static void keep_failure(spillway_io *self, sw_status status) {
+    if (status == SW_OK || self->failure != SW_OK)
+        return;
+    pthread_mutex_lock(&self->mutex);
+    self->failure = status;
+    snprintf(self->text, sizeof self->text, "%s", sw_error_message(status));
+    pthread_mutex_unlock(&self->mutex);
+}
+
+/* Does what can be done now, and waits for at most one block. After a failure nothing more is put, and what is under
+ * way is waited for, because the caller may free its memory then. An error that is returned is one of the queue itself.
+ */
+static sw_status advance(spillway_io *self, struct sw_queue *queue, int64_t submitted) {
+    sw_status failure = SW_OK;
+    keep_failure(self, start_transfers(self, submitted));
+    if (self->failure == SW_OK)
+        SW_TRY(put_blocks(self, queue));
+    if (sw_queue_in_flight(queue) > 0)
+        SW_TRY(take_block(self, queue, &failure));
+    keep_failure(self, failure);
+    keep_failure(self, end_transfers(self));
+    return SW_OK;
+}
+
+/* Counts the transfers that are done, in order. The mutex is held. */
+static void count_done(spillway_io *self, bool all) {
+    const int64_t before = self->done;
+    self->done = all ? self->submitted : self->done;
+    while (self->done < self->started && self->running[self->done % RUNNING].ended)
+        self->done++;
+    if (self->done > before)
+        pthread_cond_broadcast(&self->changed);
 }
 
 /* Runs transfers until the handle is closed. After a failure it skips them. */
@@ -204,13 +324,13 @@ static void *work(void *context) {
             pthread_cond_wait(&self->changed, &self->mutex);
             continue;
         }
-        const struct transfer transfer = self->transfer[self->done % ROOM];
-        const bool failed = self->failure != SW_OK;
+        const int64_t submitted = self->submitted;
         pthread_mutex_unlock(&self->mutex);
-        if (status == SW_OK && !failed)
-            status = run(self, queue, &transfer);
+        if (status == SW_OK)
+            status = advance(self, queue, submitted);
+        keep_failure(self, status);
         pthread_mutex_lock(&self->mutex);
-        end_transfer(self, failed ? SW_OK : status);
+        count_done(self, status != SW_OK);
     }
     pthread_mutex_unlock(&self->mutex);
     if (queue != NULL)
@@ -247,9 +367,13 @@ static sw_status start(spillway_io *self) {
     SW_TRY(open_files(self));
     SW_TRY(sw_queue_alloc(BLOCKS * BLOCK_BYTES, &blocks));
     self->blocks = blocks;
-    self->sum = sw_running_sum_new();
-    if (self->sum == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory for a file's handle");
+    for (int i = 0; i < BLOCKS; i++)
+        self->free_block[self->free_blocks++] = (int8_t)i;
+    for (int i = 0; i < RUNNING; i++) {
+        self->running[i].sum = sw_running_sum_new();
+        if (self->running[i].sum == NULL)
+            return sw_fail(SW_ERR_NOMEM, "no memory for a file's handle");
+    }
     const struct sw_library_signals signals = sw_library_block_signals(true);
     const int error = pthread_create(&self->thread, NULL, work, self);
     sw_library_allow_signals(&signals);
@@ -419,7 +543,8 @@ void spillway_io_close(spillway_io *self) {
         close(self->cached);
     pthread_cond_destroy(&self->changed);
     pthread_mutex_destroy(&self->mutex);
-    sw_running_sum_free(self->sum);
+    for (int i = 0; i < RUNNING; i++)
+        sw_running_sum_free(self->running[i].sum);
     free(self->blocks);
     free(self);
 }

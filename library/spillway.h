@@ -394,11 +394,11 @@ int spillway_stream_close(spillway_stream *self, int keep);
 int spillway_use_stream(spillway *self, spillway_stream *stream);
 
 /* Files, apart from stores: transfers of ranges between memory and a file by io_uring, with many requests of 1 MiB
- * under way, past the page cache. A thread of the handle's own runs the transfers in the order of their submission.
- * Memory that is aligned as the drive needs it, mostly to 4 or 512 bytes and never more than 4096, is transferred
- * without a copy if the offset is a multiple of 4096; other memory passes through aligned blocks. After
- * spillway_io_flush what was written survives a power loss. A handle is used by one thread at a time, and not by a
- * forked child. */
+ * under way, past the page cache. A thread of the handle's own runs the transfers, with the result of running them in
+ * the order of their submission; those that share neither pages of the file nor memory overlap. Memory that is aligned
+ * as the drive needs it, mostly to 4 or 512 bytes and never more than 4096, is transferred without a copy if the offset
+ * is a multiple of 4096; other memory passes through aligned blocks. After spillway_io_flush what was written survives
+ * a power loss. A handle is used by one thread at a time, and not by a forked child. */
 typedef struct spillway_io spillway_io;
 
 struct spillway_io_options {

@@ -50,7 +50,7 @@ def _close(handle: ctypes.c_void_p, owner: int) -> None:
 
 
 class File:
-    """A file whose ranges are read and written by a thread of its own, in the order of the calls. `read` and `write` return at
+    """A file whose ranges are read and written by a thread of its own, with the result of the calls' order. `read` and `write` return at
     once a number for `wait`, and keep the buffer until then. With `checked` they sum the bytes while they move, for `checksum`.
     Threads take turns at a file."""
 
