@@ -18,12 +18,15 @@ sw_status sw_plan_refuse_ops(const struct sw_plan_spec *spec) {
         SW_PLAN_MOST_OPS);
 }
 
+/* Arrays grow faster up to so many entries, so that those of plans that are only compared are seldom copied. */
+enum { QUICKLY = 1 << 16 };
+
 static bool grow(struct sw_builder *b, void **array, int32_t count, int32_t *capacity, size_t size) {
     if (b->status != SW_OK || b->enough)
         return false;
     if (count < *capacity)
         return true;
-    *capacity = *capacity * 2 + 256;
+    *capacity = *capacity < QUICKLY ? *capacity * 4 + 1024 : *capacity * 2;
     void *grown = realloc(*array, (size_t)*capacity * size);
     if (grown == NULL) {
         b->status = sw_fail(SW_ERR_NOMEM, "no memory for the plan's ops");
@@ -138,19 +141,31 @@ static struct extent extent_of(const struct sw_builder *b, const struct sw_op *o
     return extent;
 }
 
-/* Adds an access to the pieces of a unit's state that hold some grains. There are several where the grains are more
- * than a chunk, or where the slot's chunks begin elsewhere. */
-static void access_grains(struct sw_builder *b, bool write, int32_t slot, struct sw_span at, const struct sw_what *what,
-                          bool own) {
+/* The pieces of a slot that hold some grains, the first of which begins first_grain grains into the slot. */
+struct pieces {
+    int64_t first_grain, first, count;
+};
+
+/* Returns the pieces that hold some grains of a unit's state. There are several where the grains are more than a chunk,
+ * or where the slot's chunks begin elsewhere. */
+static struct pieces pieces_of(const struct sw_builder *b, int32_t slot, struct sw_span at,
+                               const struct sw_what *what) {
     const int64_t chunk_grains = b->plan->spec.chunk_grains;
     const int64_t first = at.first_grain - sw_plan_slot_grain(b->plan, slot, what->content, what->unit);
     const int64_t piece = first / chunk_grains, last = (first + at.grains - 1) / chunk_grains;
+    assert(at.grains > 0 && b->plan->slot[slot].grain_bytes > 0);
+    return (struct pieces){.first_grain = first, .first = piece, .count = last - piece + 1};
+}
+
+/* Adds an access to the pieces of a unit's state that hold some grains. */
+static void access_grains(struct sw_builder *b, bool write, int32_t slot, struct sw_span at, const struct sw_what *what,
+                          bool own) {
+    const struct pieces pieces = pieces_of(b, slot, at, what);
     const int64_t grain_bytes = b->plan->slot[slot].grain_bytes;
     struct sw_what by_piece = *what;
-    assert(at.grains > 0 && grain_bytes > 0);
-    by_piece.index = b->plan->slot[slot].first_index + piece;
-    add_access(b, write, &(struct sw_operand){.slot = slot, .piece = piece, .own = own}, last - piece + 1, &by_piece,
-               (struct extent){first * grain_bytes, at.grains * grain_bytes});
+    by_piece.index = b->plan->slot[slot].first_index + pieces.first;
+    add_access(b, write, &(struct sw_operand){.slot = slot, .piece = pieces.first, .own = own}, pieces.count, &by_piece,
+               (struct extent){pieces.first_grain * grain_bytes, at.grains * grain_bytes});
 }
 
 void sw_build_any_access(struct sw_builder *b, bool write, const struct sw_operand *place, const struct sw_what *what) {
@@ -183,12 +198,26 @@ static struct sw_span all_of(const struct sw_builder *b, struct sw_what what) {
     return weights ? sw_plan_typed(b->plan, what.unit) : sw_plan_trained(b->plan, what.unit);
 }
 
-void sw_build_read_unit(struct sw_builder *b, int32_t slot, struct sw_what what) {
-    sw_build_read_grains(b, slot, all_of(b, what), what);
+static const struct sw_whole *find_whole(struct sw_builder *b, int32_t slot, const struct sw_what *what) {
+    struct sw_whole *whole = &b->whole[slot % SW_WHOLES];
+    if (whole->slot == slot && whole->unit == what->unit && whole->content == what->content)
+        return whole;
+    const struct pieces pieces = pieces_of(b, slot, all_of(b, *what), what);
+    *whole = (struct sw_whole){.slot = slot,
+                               .unit = (int32_t)what->unit,
+                               .content = what->content,
+                               .first = (int32_t)pieces.first,
+                               .count = (int32_t)pieces.count};
+    return whole;
 }
 
-void sw_build_write_unit(struct sw_builder *b, int32_t slot, struct sw_what what) {
-    sw_build_write_grains(b, slot, all_of(b, what), what);
+void sw_build_access_unit(struct sw_builder *b, bool write, int32_t slot, const struct sw_what *what) {
+    if (b->hazards != NULL) {
+        const struct sw_whole *whole = find_whole(b, slot, what);
+        if (sw_build_passed(b, write, slot, whole->first, whole->count, what->generation))
+            return;
+    }
+    sw_build_access_grains(b, write, slot, all_of(b, *what), what);
 }
 
 struct sw_operand sw_build_ring(struct sw_builder *b, enum sw_slot_kind ring) {
@@ -278,8 +307,8 @@ int64_t sw_build_head_of(const struct sw_builder *b) {
 }
 
 void sw_build_read_tokens(struct sw_builder *b, int64_t micro) {
-    sw_build_read(b, (struct sw_operand){.slot = b->index->slot[SLOT_TOKENS], .piece = micro},
-                  (struct sw_what){SW_CONTENT_TOKENS, -1, micro, 0, 0, 0});
+    sw_build_in_order(b, false, (struct sw_operand){.slot = b->index->slot[SLOT_TOKENS], .piece = micro},
+                      (struct sw_what){SW_CONTENT_TOKENS, -1, micro, 0, 0, 0});
 }
 
 int32_t sw_build_first_slot(const struct sw_builder *b, int64_t unit) {

@@ -44,6 +44,14 @@ struct sw_unit_ring {
     int64_t holds[UNIT_SLOTS_MAX]; /* unit, or -1 */
 };
 
+/* The pieces of a slot that hold all that a unit has of a content. */
+struct sw_whole {
+    int32_t slot, unit;
+    sw_content content;
+    int32_t first, count;
+};
+enum { SW_WHOLES = 16 };
+
 struct sw_builder {
     const struct sw_plan *plan;
     const struct sw_plan_index *index;
@@ -76,8 +84,9 @@ struct sw_builder {
     /* Where these are given, they get the accesses of each op, and of its accesses none is kept. NULL: all are kept,
      * with their roles and addresses. */
     struct sw_hazards *hazards;
-    int64_t passed_accesses; /* accesses that they got */
-    struct sw_op dropped;    /* receives ops once memory ran out, which the status says, or once there are enough */
+    int64_t passed_accesses;          /* accesses that they got, or would have got (sw_build_in_order) */
+    struct sw_whole whole[SW_WHOLES]; /* found before, by slot: each micro-batch asks for the same ones again */
+    struct sw_op dropped; /* receives ops once memory ran out, which the status says, or once there are enough */
     sw_status status;
 };
 
@@ -92,32 +101,47 @@ struct sw_op *sw_build_op(struct sw_builder *b, sw_op_kind kind, int64_t unit, i
 struct sw_op *sw_build_chunk_op(struct sw_builder *b, sw_op_kind kind, const struct sw_chunk *chunk);
 /* Adds an access to the last op: to one piece, or to those that hold the op's grains. */
 void sw_build_any_access(struct sw_builder *b, bool write, const struct sw_operand *place, const struct sw_what *what);
-/* As sw_build_any_access, inline for accesses to one piece that hazards alone get, which need no more of one than this:
- * a search makes a hundred million of them. */
-static inline void sw_build_access(struct sw_builder *b, bool write, const struct sw_operand *place,
-                                   const struct sw_what *what) {
+/* Adds to the last op an access that hazards alone get, which need no more of one than this. Returns false, and adds
+ * nothing, where all of an access is kept, or there is no room. */
+static inline bool sw_build_passed(struct sw_builder *b, bool write, int32_t slot, int64_t first, int32_t count,
+                                   sw_generation generation) {
     struct sw_program *program = b->program;
-    if (b->hazards == NULL || place->piece == SW_BY_GRAINS || b->status != SW_OK ||
-        program->access_count == b->access_capacity) {
-        sw_build_any_access(b, write, place, what);
-        return;
-    }
+    if (b->hazards == NULL || b->status != SW_OK || program->access_count == b->access_capacity)
+        return false;
     struct sw_access *access = &program->access[program->access_count++];
-    access->slot = place->slot;
-    access->first = (int32_t)place->piece;
-    access->count = 1;
+    access->slot = slot;
+    access->first = (int32_t)first;
+    access->count = count;
     access->write = write;
-    access->generation = what->generation;
+    access->generation = generation;
+    return true;
+}
+/* As sw_build_any_access, inline for accesses to one piece that hazards alone get: a search makes a hundred million of
+ * them. Only the other way takes the address of `place` and `what`, so that they need not be in memory. */
+static inline void sw_build_access(struct sw_builder *b, bool write, struct sw_operand place, struct sw_what what) {
+    if (place.piece == SW_BY_GRAINS || !sw_build_passed(b, write, place.slot, place.piece, 1, what.generation)) {
+        const struct sw_operand at = place;
+        const struct sw_what held = what;
+        sw_build_any_access(b, write, &at, &held);
+    }
+}
+/* Adds an access to one piece of a slot that only ops of the compute lane use. They run in their order anyway, so
+ * hazards need not see it. */
+static inline void sw_build_in_order(struct sw_builder *b, bool write, struct sw_operand place, struct sw_what what) {
+    if (b->hazards != NULL)
+        b->passed_accesses++;
+    else
+        sw_build_access(b, write, place, what);
 }
 /* Adds an access to the pieces that hold these grains of a unit's state. */
 void sw_build_access_grains(struct sw_builder *b, bool write, int32_t slot, struct sw_span at,
                             const struct sw_what *what);
 /* Adds to the last op that it reads, or writes, one piece. */
 static inline void sw_build_read(struct sw_builder *b, struct sw_operand place, struct sw_what what) {
-    sw_build_access(b, false, &place, &what);
+    sw_build_access(b, false, place, what);
 }
 static inline void sw_build_write(struct sw_builder *b, struct sw_operand place, struct sw_what what) {
-    sw_build_access(b, true, &place, &what);
+    sw_build_access(b, true, place, what);
 }
 /* Adds to the last op that it reads, or writes, the pieces that hold these grains of a unit's state. */
 static inline void sw_build_read_grains(struct sw_builder *b, int32_t slot, struct sw_span at, struct sw_what what) {
@@ -127,8 +151,13 @@ static inline void sw_build_write_grains(struct sw_builder *b, int32_t slot, str
     sw_build_access_grains(b, true, slot, at, &what);
 }
 /* Adds to the last op that it reads, or writes, all that a unit has of a content. */
-void sw_build_read_unit(struct sw_builder *b, int32_t slot, struct sw_what what);
-void sw_build_write_unit(struct sw_builder *b, int32_t slot, struct sw_what what);
+void sw_build_access_unit(struct sw_builder *b, bool write, int32_t slot, const struct sw_what *what);
+static inline void sw_build_read_unit(struct sw_builder *b, int32_t slot, struct sw_what what) {
+    sw_build_access_unit(b, false, slot, &what);
+}
+static inline void sw_build_write_unit(struct sw_builder *b, int32_t slot, struct sw_what what) {
+    sw_build_access_unit(b, true, slot, &what);
+}
 
 /* Takes the next piece of a ring. */
 struct sw_operand sw_build_ring(struct sw_builder *b, enum sw_slot_kind ring);

@@ -8,6 +8,7 @@
  * too. */
 #include "offload/plan/plan_private.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,7 +58,7 @@ struct sw_hazards {
     int32_t early_count, early_capacity;
 };
 
-static void need(done_count needed[LANES_ROOM], sw_lane lane, done_count count) {
+static inline void need(done_count needed[LANES_ROOM], sw_lane lane, done_count count) {
     needed[lane] = count > needed[lane] ? count : needed[lane];
 }
 
@@ -107,23 +108,35 @@ static struct piece_state *find_pieces(const struct sw_hazards *h, int32_t slot,
     return NULL;
 }
 
-/* Gathers the earlier ops of the step with which an access to a piece conflicts. */
-static void gather_piece(const struct piece_state *piece, bool write, done_count needed[LANES_ROOM]) {
-    need(needed, piece->writer_lane, piece->writer);
+/* An op's waits as they are gathered. Scalars and vectors have arrays of their own: a processor that loads a vector of
+ * which a scalar was stored just before waits until the store has ended, and plans have a hundred million accesses. */
+struct needs {
+    done_count writer[LANES_ROOM]; /* writers of single pieces */
+    done_count all[LANES_ROOM];    /* readers, and writers of runs */
+};
+
+/* Gathers the earlier ops with which an access to a piece conflicts. */
+static inline void gather_piece(const struct piece_state *piece, bool write, struct needs *needed) {
+    need(needed->writer, piece->writer_lane, piece->writer);
     if (write)
-        need_all(needed, piece->reader);
+        need_all(needed->all, piece->reader);
 }
 
 /* Gathers the earlier ops with which an access conflicts: to one piece, or, if that is NULL, to the pieces of a run. */
-static void gather(const struct piece_state *piece, const struct run_state *run, bool write,
-                   done_count needed[LANES_ROOM]) {
+static inline void gather(const struct piece_state *piece, const struct run_state *run, bool write,
+                          struct needs *needed) {
     if (piece != NULL) {
         gather_piece(piece, write, needed);
         return;
     }
-    need_all(needed, run->writer);
+    need_all(needed->all, run->writer);
     if (write)
-        need_all(needed, run->reader);
+        need_all(needed->all, run->reader);
+}
+
+/* Returns the count of ops of a lane that must be done; 0: none. */
+static inline done_count needed_of(const struct needs *needed, int lane) {
+    return needed->writer[lane] > needed->all[lane] ? needed->writer[lane] : needed->all[lane];
 }
 
 /* Makes room for so many more entries of an array. */
@@ -159,17 +172,16 @@ static sw_status keep_early(struct sw_hazards *h, int32_t op, const struct sw_ac
     return SW_OK;
 }
 
-static sw_status look_up(struct sw_hazards *h, int32_t op, const struct sw_access *access,
-                         done_count needed[LANES_ROOM]) {
-    const int32_t slot = sw_access_slot(access, 0);
+static inline sw_status look_up(struct sw_hazards *h, int32_t op, const struct sw_access *access, int32_t slot,
+                                struct needs *needed) {
     const struct piece_state *piece = find_pieces(h, slot, access->first, access->count);
     const struct run_state *run = &h->run[slot];
     gather(piece, run, access->write, needed);
     return (piece != NULL ? piece->writer == 0 : run->unwritten > 0) ? keep_early(h, op, access, slot) : SW_OK;
 }
 
-static void record(struct sw_hazards *h, const struct sw_access *access, sw_lane lane, done_count count) {
-    const int32_t slot = sw_access_slot(access, 0);
+static inline void record(struct sw_hazards *h, const struct sw_access *access, int32_t slot, sw_lane lane,
+                          done_count count) {
     struct piece_state *piece = find_pieces(h, slot, access->first, access->count);
     struct run_state *run = &h->run[slot];
     if (piece != NULL && access->write) {
@@ -193,26 +205,26 @@ static unsigned awaitable(const struct sw_op *op) {
     return sw_lane_is_io(op->lane) ? all : all & ~(1U << op->lane);
 }
 
-/* Returns the set of lanes with a count. */
-static unsigned lanes_with(const done_count count[LANES_ROOM]) {
-    unsigned set = 0;
-    for (int lane = 0; lane < LANES_ROOM; lane++)
-        set |= (unsigned)(count[lane] > 0) << lane;
-    return set;
-}
-
+/* Each access is recorded as soon as it is looked up, so a later one of the same op may find it. That changes nothing:
+ * the op waits for nothing on its own lane, and a piece that it has written needs no look at the step before, as the
+ * write has that. On an I/O lane, where it may wait, no op uses a piece twice. */
 sw_status sw_hazards_add(struct sw_hazards *h, int32_t number, const struct sw_access *access, int32_t count) {
     struct sw_op *op = &h->program->op[number];
-    done_count needed[LANES_ROOM] = {0};
-    for (int32_t a = 0; a < count; a++)
-        SW_TRY(look_up(h, number, &access[a], needed));
-    for (int32_t a = 0; a < count; a++)
-        record(h, &access[a], op->lane, op->position + 1);
+    struct needs needed = {0};
+    for (const struct sw_access *a = access; a < access + count; a++) {
+        const int32_t slot = sw_access_slot(a, 0);
+        SW_TRY(look_up(h, number, a, slot, &needed));
+        record(h, a, slot, op->lane, op->position + 1);
+    }
     SW_TRY(reserve((void **)&h->wait, h->wait_count, SW_LANES, &h->wait_capacity, sizeof *h->wait));
     op->first_wait = h->wait_count;
-    for (unsigned set = lanes_with(needed) & awaitable(op); set != 0; set &= set - 1) {
-        const int lane = __builtin_ctz(set);
-        h->wait[h->wait_count++] = (struct sw_wait){.lane = (sw_lane)lane, .position = needed[lane] - 1};
+    const unsigned may_wait = awaitable(op);
+    for (int lane = 0; lane < SW_LANES; lane++) {
+        const done_count last = needed_of(&needed, lane);
+        if (last == 0 || (may_wait >> lane & 1) == 0)
+            continue;
+        assert(lane != (int)op->lane || last <= op->position);
+        h->wait[h->wait_count++] = (struct sw_wait){.lane = (sw_lane)lane, .position = last - 1};
     }
     op->wait_count = (int8_t)(h->wait_count - op->first_wait);
     return SW_OK;
@@ -220,21 +232,21 @@ sw_status sw_hazards_add(struct sw_hazards *h, int32_t number, const struct sw_a
 
 /* Gathers the ops of earlier steps with which an access conflicts, by the number of steps back. */
 static void look_back(const struct sw_hazards *h, const struct early_access *early,
-                      done_count needed[MOST_BACK + 1][LANES_ROOM]) {
+                      struct needs needed[MOST_BACK + 1]) {
     if (early->generation == SW_GENERATION_NONE) {
         const struct piece_state *piece = find_pieces(h, early->slot, early->first, early->count);
-        gather(piece, &h->run[early->slot], early->write, needed[1]);
+        gather(piece, &h->run[early->slot], early->write, &needed[1]);
         return;
     }
     const bool other = early->generation == SW_GENERATION_OTHER;
     const struct piece_state *before = find_pieces(h, early->slot + !other, early->first, 1);
-    gather_piece(before, early->write, needed[1]);
+    gather_piece(before, early->write, &needed[1]);
     if (before->writer == 0)
-        gather_piece(find_pieces(h, early->slot + other, early->first, 1), early->write, needed[MOST_BACK]);
+        gather_piece(find_pieces(h, early->slot + other, early->first, 1), early->write, &needed[MOST_BACK]);
 }
 
 /* Gives an op its waits: on each lane for the latest op that it conflicts with. */
-static void merge_waits(struct sw_hazards *h, struct sw_op *op, done_count earlier[MOST_BACK + 1][LANES_ROOM]) {
+static void merge_waits(struct sw_hazards *h, struct sw_op *op, const struct needs earlier[MOST_BACK + 1]) {
     struct sw_program *program = h->program;
     const struct sw_wait *own = &h->wait[op->first_wait], *own_end = own + op->wait_count;
     op->first_wait = program->wait_count;
@@ -245,11 +257,11 @@ static void merge_waits(struct sw_hazards *h, struct sw_op *op, done_count earli
             program->wait[program->wait_count++] = *own++;
             continue;
         }
-        while (back <= MOST_BACK && earlier[back][lane] == 0)
+        while (back <= MOST_BACK && needed_of(&earlier[back], lane) == 0)
             back++;
         if (back <= MOST_BACK && (may_wait >> lane & 1) != 0)
             program->wait[program->wait_count++] = (struct sw_wait){
-                .lane = (sw_lane)lane, .position = earlier[back][lane] - 1, .steps_back = (int8_t)back};
+                .lane = (sw_lane)lane, .position = needed_of(&earlier[back], lane) - 1, .steps_back = (int8_t)back};
     }
     op->wait_count = (int8_t)(program->wait_count - op->first_wait);
 }
@@ -277,7 +289,7 @@ sw_status sw_hazards_end(struct sw_hazards *h) {
             keep_waits(h, &program->op[i]);
             continue;
         }
-        done_count earlier[MOST_BACK + 1][LANES_ROOM] = {0};
+        struct needs earlier[MOST_BACK + 1] = {0};
         for (; early < early_end && early->op == i; early++)
             look_back(h, early, earlier);
         merge_waits(h, &program->op[i], earlier);

@@ -405,14 +405,6 @@ sw_work sw_op_work(const struct sw_op *op) {
     return work == SW_WORK_OF_CONTENT ? contents[op->content].work : work;
 }
 
-bool sw_lane_is_io(sw_lane lane) {
-    return lane == SW_LANE_READ || lane == SW_LANE_WRITE;
-}
-
-bool sw_lane_is_of_device(sw_lane lane) {
-    return lane == SW_LANE_COMPUTE || lane == SW_LANE_UPLOAD || lane == SW_LANE_DOWNLOAD;
-}
-
 sw_role sw_role_of(const struct sw_op *op, const struct sw_access *access) {
     const struct sw_op_row *row = &sw_ops[op->kind];
     /* A redo reads the norm, and a transfer of experts the routing, only to know whether it is needed. */

@@ -20,9 +20,13 @@ typedef enum __attribute__((packed)) {
     SW_LANES
 } sw_lane;
 const char *sw_lane_name(sw_lane lane);
-bool sw_lane_is_io(sw_lane lane);
+static inline bool sw_lane_is_io(sw_lane lane) {
+    return lane == SW_LANE_READ || lane == SW_LANE_WRITE;
+}
 /* Tells whether the lane belongs to the device that computes, which may queue the lane's ops. */
-bool sw_lane_is_of_device(sw_lane lane);
+static inline bool sw_lane_is_of_device(sw_lane lane) {
+    return lane == SW_LANE_COMPUTE || lane == SW_LANE_UPLOAD || lane == SW_LANE_DOWNLOAD;
+}
 
 /* The work of an op. Work per chunk deals with a run of grains of one unit. */
 typedef enum __attribute__((packed)) {

@@ -147,8 +147,8 @@ void sw_build_tokens(struct sw_builder *b, int64_t micros) {
     struct sw_op *op = sw_build_op(b, SW_OP_UPLOAD_TOKENS, -1, -1);
     op->bytes = micros * b->plan->spec.token_bytes;
     for (int64_t m = 0; m < micros; m++)
-        sw_build_write(b, (struct sw_operand){.slot = b->index->slot[SLOT_TOKENS], .piece = m},
-                       (struct sw_what){SW_CONTENT_TOKENS, -1, m, 0, 0, 0});
+        sw_build_in_order(b, true, (struct sw_operand){.slot = b->index->slot[SLOT_TOKENS], .piece = m},
+                          (struct sw_what){SW_CONTENT_TOKENS, -1, m, 0, 0, 0});
 }
 
 static void touch_cache(struct sw_builder *b, int64_t unit) {
@@ -174,10 +174,7 @@ static void touch_kind(struct sw_builder *b, int32_t own, int32_t shared, int64_
                        bool make) {
     const struct sw_operand place =
         own >= 0 ? (struct sw_operand){.slot = own, .piece = within} : (struct sw_operand){.slot = shared};
-    if (make)
-        sw_build_write(b, place, what);
-    else
-        sw_build_read(b, place, what);
+    sw_build_in_order(b, make, place, what);
 }
 
 /* Adds both kinds of intermediates; `again` says which of them are made. */

@@ -35,34 +35,34 @@ struct shared {
 static const struct sw_operand in_place = {.slot = -1};
 
 /* Begins an exchange. Returns the op, to which the caller adds its bytes. */
-static struct sw_op *exchange(struct sw_builder *b, sw_op_kind kind, const struct shared *piece, int64_t from_version) {
+static struct sw_op *exchange(struct sw_builder *b, sw_op_kind kind, const struct shared *piece, int64_t from_version,
+                              int64_t to_version) {
     struct sw_op *op = sw_build_op(b, kind, piece->unit, piece->what.index);
-    struct sw_what from = piece->what;
+    struct sw_what from = piece->what, to = piece->what;
     from.version = from_version;
+    to.version = to_version;
     const bool reduces = kind == SW_OP_REDUCE_TENSOR, apart = piece->rows.slot >= 0;
     op->content = piece->what.content;
     sw_build_read(b, apart && !reduces ? piece->rows : piece->at, from);
-    sw_build_write(b, apart && reduces ? piece->rows : piece->at, piece->what);
+    sw_build_write(b, apart && reduces ? piece->rows : piece->at, to);
     return op;
 }
 
 /* A rank gives all rows but those that it gets. */
-static void add_up(struct sw_builder *b, const struct shared *piece) {
-    struct sw_op *op = exchange(b, SW_OP_REDUCE_TENSOR, piece, SW_VERSION_LOCAL);
+static void add_up(struct sw_builder *b, const struct shared *piece, int64_t to_version) {
+    struct sw_op *op = exchange(b, SW_OP_REDUCE_TENSOR, piece, SW_VERSION_LOCAL, to_version);
     const sw_among among = sw_plan_among(b->plan, op);
     const struct sw_span last = sw_plan_rows_of(b->plan, among, sw_plan_members(b->plan, among) - 1);
     const int64_t own = sw_plan_rows_of(b->plan, among, sw_plan_member(b->plan, among)).grains;
     op->bytes = (last.first_grain + last.grains - own) * sw_plan_row_bytes(b->plan);
 }
 
-static void reduce(struct sw_builder *b, struct shared piece) {
-    piece.what.version = SW_VERSION_OWN;
-    add_up(b, &piece);
+static void reduce(struct sw_builder *b, const struct shared *piece) {
+    add_up(b, piece, SW_VERSION_OWN);
 }
 
-static void gather(struct sw_builder *b, struct shared piece) {
-    piece.what.version = 0;
-    struct sw_op *op = exchange(b, SW_OP_GATHER_TENSOR, &piece, SW_VERSION_OWN);
+static void gather(struct sw_builder *b, const struct shared *piece) {
+    struct sw_op *op = exchange(b, SW_OP_GATHER_TENSOR, piece, SW_VERSION_OWN, 0);
     op->bytes = sw_plan_gathered_bytes(b->plan, op);
 }
 
@@ -83,8 +83,8 @@ void sw_build_sum_output(struct sw_builder *b, const struct sw_group *group, int
                                  .unit = unit};
     if (sw_plan_tensor_ranks(b->plan) == 1 || sw_plan_continues(b->plan, unit + 1))
         return;
-    reduce(b, piece);
-    gather(b, piece);
+    reduce(b, &piece);
+    gather(b, &piece);
 }
 
 void sw_build_sum_experts(struct sw_builder *b, const struct sw_group *group, int64_t unit, int64_t within,
@@ -92,13 +92,13 @@ void sw_build_sum_experts(struct sw_builder *b, const struct sw_group *group, in
     const struct sw_what what = sw_build_output_of(unit, group->first + within);
     const struct sw_operand kept = kept_rows(b, group, unit, within);
     const struct sw_operand rows = kept.slot >= 0 ? kept : sw_build_own_rows(b, out);
-    reduce(b, (struct shared){.at = parts, .rows = rows, .what = what, .unit = unit});
-    gather(b, (struct shared){.at = out, .rows = kept, .what = what, .unit = unit});
+    reduce(b, &(struct shared){.at = parts, .rows = rows, .what = what, .unit = unit});
+    gather(b, &(struct shared){.at = out, .rows = kept, .what = what, .unit = unit});
 }
 
 void sw_build_sum_rows(struct sw_builder *b, int64_t unit, int64_t micro, struct sw_operand parts,
                        struct sw_operand rows) {
-    reduce(b, (struct shared){.at = parts, .rows = rows, .what = sw_build_output_of(unit, micro), .unit = unit});
+    reduce(b, &(struct shared){.at = parts, .rows = rows, .what = sw_build_output_of(unit, micro), .unit = unit});
 }
 
 /* Parts of outputs and gradients at norms share a ring, because forward and backward passes take turns. */
@@ -118,7 +118,7 @@ struct sw_operand sw_build_forward_norm(struct sw_builder *b, const struct sw_no
     sw_build_read(b, norm->input, sw_build_output_of(norm->unit - 1, norm->micro));
     sw_build_write(b, to, normed_of(norm->unit, norm->micro, SW_VERSION_OWN));
     sw_build_touch_work(b);
-    gather(b, (struct shared){
+    gather(b, &(struct shared){
                   .at = to, .rows = in_place, .what = normed_of(norm->unit, norm->micro, 0), .unit = norm->unit});
     return to;
 }
@@ -129,7 +129,7 @@ static struct sw_what grad_of(int64_t unit, int64_t micro, int64_t version) {
 
 struct sw_operand sw_build_gather_grad(struct sw_builder *b, int64_t unit, int64_t micro, struct sw_operand rows) {
     const struct sw_operand to = sw_build_ring(b, SLOT_WHOLE_GRAD);
-    gather(b, (struct shared){.at = to, .rows = rows, .what = grad_of(unit, micro, 0), .unit = unit});
+    gather(b, &(struct shared){.at = to, .rows = rows, .what = grad_of(unit, micro, 0), .unit = unit});
     return to;
 }
 
@@ -145,7 +145,7 @@ struct sw_operand sw_build_write_sent(struct sw_builder *b, int64_t unit, int64_
 
 /* Gathers a piece from the members of an expert group. */
 static void gather_sent(struct sw_builder *b, const struct shared *piece, int64_t from_version) {
-    struct sw_op *op = exchange(b, SW_OP_GATHER_TENSOR, piece, from_version);
+    struct sw_op *op = exchange(b, SW_OP_GATHER_TENSOR, piece, from_version, piece->what.version);
     op->sends = true;
     op->bytes = sw_plan_gathered_bytes(b->plan, op);
 }
@@ -157,7 +157,7 @@ void sw_build_gather_sent(struct sw_builder *b, int64_t unit, int64_t micro, str
 
 void sw_build_sum_parts(struct sw_builder *b, int64_t unit, int64_t micro, struct sw_operand parts,
                         struct sw_operand out) {
-    add_up(b, &(struct shared){.at = parts, .rows = out, .what = sw_build_output_of(unit, micro), .unit = unit});
+    add_up(b, &(struct shared){.at = parts, .rows = out, .what = sw_build_output_of(unit, micro), .unit = unit}, 0);
 }
 
 struct sw_operand sw_build_gather_grads(struct sw_builder *b, int64_t unit, int64_t micro, struct sw_operand own) {
@@ -179,7 +179,7 @@ int64_t sw_build_own_rows_bytes(const struct sw_builder *b) {
 void sw_build_gather_input(struct sw_builder *b, int64_t unit, struct sw_what input, struct sw_operand rows,
                            struct sw_operand to) {
     const bool apart = rows.slot != to.slot;
-    gather(b, (struct shared){.at = to, .rows = apart ? rows : in_place, .what = input, .unit = unit});
+    gather(b, &(struct shared){.at = to, .rows = apart ? rows : in_place, .what = input, .unit = unit});
 }
 
 struct sw_operand sw_build_share_softmax(struct sw_builder *b, int64_t micro) {
@@ -190,7 +190,7 @@ struct sw_operand sw_build_share_softmax(struct sw_builder *b, int64_t micro) {
     struct sw_what local = piece.what;
     local.version = SW_VERSION_LOCAL;
     sw_build_write(b, piece.at, local);
-    struct sw_op *op = exchange(b, SW_OP_GATHER_TENSOR, &piece, SW_VERSION_LOCAL);
+    struct sw_op *op = exchange(b, SW_OP_GATHER_TENSOR, &piece, SW_VERSION_LOCAL, piece.what.version);
     op->bytes = sw_plan_gathered_bytes(b->plan, op);
     return piece.at;
 }
@@ -200,11 +200,13 @@ static struct sw_what product_grad_of(int64_t unit, int64_t micro) {
 }
 
 void sw_build_write_product_grad(struct sw_builder *b, int64_t unit, int64_t micro) {
-    sw_build_write(b, (struct sw_operand){.slot = b->index->slot[SLOT_PRODUCT_GRAD]}, product_grad_of(unit, micro));
+    sw_build_in_order(b, true, (struct sw_operand){.slot = b->index->slot[SLOT_PRODUCT_GRAD]},
+                      product_grad_of(unit, micro));
 }
 
 void sw_build_read_product_grad(struct sw_builder *b, int64_t unit, int64_t micro) {
-    sw_build_read(b, (struct sw_operand){.slot = b->index->slot[SLOT_PRODUCT_GRAD]}, product_grad_of(unit, micro));
+    sw_build_in_order(b, false, (struct sw_operand){.slot = b->index->slot[SLOT_PRODUCT_GRAD]},
+                      product_grad_of(unit, micro));
 }
 
 static struct sw_what norm_grad_of(int64_t unit, int64_t micro, int64_t version) {
@@ -218,10 +220,10 @@ struct sw_operand sw_build_write_norm_grad(struct sw_builder *b, int64_t unit, i
 }
 
 void sw_build_reduce_norm_grad(struct sw_builder *b, const struct sw_norm_work *norm) {
-    reduce(b, (struct shared){.at = norm->norm_grad,
-                              .rows = in_place,
-                              .what = norm_grad_of(norm->unit, norm->micro, 0),
-                              .unit = norm->unit});
+    reduce(b, &(struct shared){.at = norm->norm_grad,
+                               .rows = in_place,
+                               .what = norm_grad_of(norm->unit, norm->micro, 0),
+                               .unit = norm->unit});
 }
 
 /* The op reads the gradient at the unit's output, of which a block's input has a part beside the norm. The head's has
@@ -242,5 +244,5 @@ void sw_build_backward_norm(struct sw_builder *b, const struct sw_norm_work *nor
         sw_build_accumulate(b, unit, norm->acc);
     sw_build_touch_work(b);
     if (!sequence && sw_plan_passes_back(b->plan, unit - 1))
-        gather(b, (struct shared){.at = norm->grad, .rows = in_place, .what = own_grad, .unit = unit});
+        gather(b, &(struct shared){.at = norm->grad, .rows = in_place, .what = own_grad, .unit = unit});
 }

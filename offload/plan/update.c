@@ -658,9 +658,10 @@ struct sw_accumulator sw_build_begin_acc(struct sw_builder *b, int64_t unit, con
 }
 
 void sw_build_accumulate(struct sw_builder *b, int64_t unit, struct sw_accumulator *acc) {
-    sw_build_read_unit(b, acc->slot, acc_of(unit, 0, acc->version));
-    sw_build_write_unit(b, acc->slot, acc_of(unit, 0, acc->version + 1));
-    acc->version++;
+    struct sw_what what = acc_of(unit, 0, acc->version);
+    sw_build_access_unit(b, false, acc->slot, &what);
+    what.version = ++acc->version;
+    sw_build_access_unit(b, true, acc->slot, &what);
 }
 
 /* Adds up what the ranks of a group have of the gradients of replicated tensors, of which each has the part of its

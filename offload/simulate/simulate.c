@@ -73,15 +73,20 @@ struct event {
     double cores_s[MOST_ON_CORES]; /* core-seconds of each of the on_cores ops that used cores, in the order of lanes */
     unsigned running;
     int8_t on_cores;
+    int8_t steps; /* steps that were done when the op had ended */
     bool drive;
 };
 
 /* A simulation when it has ended so many steps, counted from that step, but for the times that it has summed up. */
 struct snapshot {
+    int64_t events; /* events before it; -1: there is no snapshot */
     int64_t next[SW_LANES], next_step[SW_LANES], end[SW_LANES], end_step[SW_LANES];
     double left_s[SW_LANES];
     unsigned running, idle; /* idle: lanes that have waited before they begin an op now */
 };
+
+/* The marks of a step at which snapshots are compared with those of the step before. */
+enum { MARKS = 33, MARKS_WITHIN = MARKS - 1 };
 
 /* Lanes are bits of the sets. An op that may not start is looked at again only when the event that it waits for has
  * happened: `awaiting` and `held` say which lanes that concerns. */
@@ -98,13 +103,18 @@ struct simulator {
     double negligible_s[SW_LANES]; /* rest of an op that counts as rounding: the op has ended */
     unsigned active;               /* lanes that have ops, as most programs leave some without */
     unsigned running;              /* lanes whose op before `next` runs */
+    double cores[SW_LANES];        /* part of all cores that the running op uses */
     unsigned on_cores, moving;     /* running lanes whose op uses cores, or moves bytes to or from the drive */
+    unsigned on_drive;             /* running lanes whose op keeps the drive busy */
     unsigned due;                  /* lanes whose next op may be ready */
     unsigned held;                 /* lanes whose next op belongs to a step that may not begin yet */
     unsigned awaiting[SW_LANES];   /* lanes whose next op waits for an end on this lane */
-    struct event *event;           /* since the last step was done; one for each op at most, or NULL */
-    int32_t event_count;           /* more than the ops: they were too many, or some do not repeat */
-    struct snapshot before_events; /* the simulation when that step was done */
+    struct event *event;           /* a ring of the last events, one for each op; NULL: none are kept */
+    int64_t events;                /* events so far, counted from 1 on */
+    int64_t not_kept;              /* the last event that does not repeat; 0: none */
+    int marker;                    /* lane with the most ops, by which marks are set */
+    int64_t next_mark;             /* the ends of that lane at the next mark */
+    struct snapshot mark[MARKS];   /* the newest of each mark of a step; the last: of the end of a step */
 };
 
 static unsigned bit_of(int lane) {
@@ -425,6 +435,8 @@ static void note_steps(struct simulator *s) {
         done = sw_min_i64(done, s->lane[take_lane(&set)].end_step);
     if (done == s->steps_done)
         return;
+    if (s->event != NULL && s->events > 0)
+        s->event[s->events % s->program->op_count].steps += (int8_t)(done - s->steps_done);
     note_done(s, done);
     s->due |= s->held;
     s->held = 0;
@@ -441,8 +453,10 @@ static void begin_op(struct simulator *s, int which) {
     s->negligible_s[which] = NEGLIGIBLE * s->left_s[which];
     lane->started_s = s->total.now;
     s->running |= bit_of(which);
+    s->cores[which] = op->cores;
     s->on_cores |= op->cores > 0.0 ? bit_of(which) : 0;
     s->moving |= op->moves ? bit_of(which) : 0;
+    s->on_drive |= op->drive ? bit_of(which) : 0;
     if (++lane->next == lane->count) {
         lane->next = 0;
         lane->next_step++;
@@ -464,6 +478,7 @@ static void end_op(struct simulator *s, int which) {
     s->running &= ~bit_of(which);
     s->on_cores &= ~bit_of(which);
     s->moving &= ~bit_of(which);
+    s->on_drive &= ~bit_of(which);
     lane->ready_s = s->total.now;
     lane->ends++;
     s->due |= bit_of(which);
@@ -481,11 +496,6 @@ static void end_op(struct simulator *s, int which) {
     }
 }
 
-/* Returns the op that a lane runs. */
-static const struct timed_op *running_op(const struct simulator *s, int which) {
-    return &s->lane[which].op[s->lane[which].end];
-}
-
 /* Factors by which ops are slowed down: for want of cores, and by reads and writes that share the drive. */
 struct crowding {
     double cores, drive;
@@ -496,7 +506,7 @@ struct crowding {
 static double crowding_of_cores(const struct simulator *s) {
     double wide = 0.0, narrow = 0.0, narrowest_way = 0.0;
     for (unsigned set = s->on_cores; set != 0;) {
-        const double part = running_op(s, take_lane(&set))->cores;
+        const double part = s->cores[take_lane(&set)];
         const double cores = part * s->rates->cores;
         if (cores > ONE_CORE) {
             wide += part;
@@ -525,15 +535,37 @@ static double slowdown_of(const struct simulator *s, int which, struct crowding 
 static void note_event(struct simulator *s, struct event event) {
     if (s->event == NULL)
         return;
-    if (event.on_cores > MOST_ON_CORES || s->event_count >= s->program->op_count)
-        s->event_count = INT32_MAX;
-    else
-        s->event[s->event_count++] = event;
+    s->event[++s->events % s->program->op_count] = event;
+    if (event.on_cores > MOST_ON_CORES)
+        s->not_kept = s->events;
 }
 
-/* Lets time pass until the first running op ends. */
-static void advance(struct simulator *s) {
-    const struct crowding crowding = measure_crowding(s);
+/* Lets `passes_s` pass for a running op that needs `alone_s` of it by itself. */
+static inline void pass(struct simulator *s, int which, double passes_s, double alone_s, struct event *event) {
+    if (s->on_cores & bit_of(which)) {
+        const double cores_s = alone_s * s->cores[which] * s->rates->cores;
+        s->total.cores += cores_s;
+        if (event->on_cores < MOST_ON_CORES)
+            event->cores_s[event->on_cores] = cores_s;
+        event->on_cores++;
+    }
+    s->total.lane[which] += passes_s;
+    s->left_s[which] -= alone_s;
+}
+
+/* Lets time pass until the first running op ends, where none is slowed down. */
+static double pass_at_full_speed(struct simulator *s, struct event *event) {
+    double passes_s = INFINITY;
+    for (unsigned set = s->running; set != 0;) {
+        const double left_s = s->left_s[take_lane(&set)];
+        passes_s = left_s < passes_s ? left_s : passes_s;
+    }
+    for (unsigned set = s->running; set != 0;)
+        pass(s, take_lane(&set), passes_s, passes_s, event);
+    return passes_s;
+}
+
+static double pass_slowly(struct simulator *s, struct crowding crowding, struct event *event) {
     double slowdown[SW_LANES], passes_s = INFINITY;
     for (unsigned set = s->running; set != 0;) {
         const int which = take_lane(&set);
@@ -541,24 +573,21 @@ static void advance(struct simulator *s) {
         const double ends_s = s->left_s[which] * slowdown[which];
         passes_s = ends_s < passes_s ? ends_s : passes_s;
     }
-    s->total.now += passes_s;
-    struct event event = {.passes_s = passes_s, .running = s->running};
     for (unsigned set = s->running; set != 0;) {
         const int which = take_lane(&set);
-        const struct timed_op *op = running_op(s, which);
-        const double alone_s = slowdown[which] > 1.0 ? passes_s / slowdown[which] : passes_s;
-        if (s->on_cores & bit_of(which)) {
-            const double cores_s = alone_s * op->cores * s->rates->cores;
-            s->total.cores += cores_s;
-            if (event.on_cores < MOST_ON_CORES)
-                event.cores_s[event.on_cores] = cores_s;
-            event.on_cores++;
-        }
-        event.drive |= op->drive;
-        s->total.lane[which] += passes_s;
-        s->left_s[which] -= alone_s;
+        pass(s, which, passes_s, slowdown[which] > 1.0 ? passes_s / slowdown[which] : passes_s, event);
     }
-    s->total.drive += event.drive ? passes_s : 0.0;
+    return passes_s;
+}
+
+/* Lets time pass until the first running op ends. */
+static void advance(struct simulator *s) {
+    const struct crowding crowding = measure_crowding(s);
+    struct event event = {.running = s->running, .drive = s->on_drive != 0};
+    event.passes_s =
+        crowding.cores > 1.0 || crowding.drive > 1.0 ? pass_slowly(s, crowding, &event) : pass_at_full_speed(s, &event);
+    s->total.now += event.passes_s;
+    s->total.drive += event.drive ? event.passes_s : 0.0;
     note_event(s, event);
 }
 
@@ -606,7 +635,7 @@ static void sum_up(const struct simulator *s, struct sw_simulation *out) {
 }
 
 static struct snapshot take_snapshot(const struct simulator *s) {
-    struct snapshot shot = {.running = s->running};
+    struct snapshot shot = {.events = s->events, .running = s->running};
     for (unsigned set = s->active; set != 0;) {
         const int which = take_lane(&set);
         const struct lane_state *lane = &s->lane[which];
@@ -629,30 +658,51 @@ static bool are_same(const struct snapshot *a, const struct snapshot *b) {
     return same;
 }
 
-/* Repeats the events of the last step. Times are summed in the same order as if ops were started and ended, and so have
- * the same bits. */
-static void repeat_step(struct simulator *s) {
-    for (int32_t i = 0; i < s->event_count; i++) {
-        const struct event *event = &s->event[i];
-        s->total.now += event->passes_s;
+/* Repeats the events behind one until all steps that answer are done. Times are summed in the same order as if ops were
+ * started and ended, and so have the same bits. A lane that did not run has zero added, which takes less time than to
+ * ask whether it ran. */
+static void repeat_events(struct simulator *s, int64_t behind) {
+    struct totals total = s->total;
+    for (int64_t i = behind; s->steps_done < s->last; i = i < s->events ? i : behind) {
+        const struct event *event = &s->event[++i % s->program->op_count];
+        const double passes_s[] = {0.0, event->passes_s};
+        total.now += event->passes_s;
         for (int k = 0; k < event->on_cores; k++)
-            s->total.cores += event->cores_s[k];
-        s->total.drive += event->drive ? event->passes_s : 0.0;
-        for (unsigned set = event->running; set != 0;)
-            s->total.lane[take_lane(&set)] += event->passes_s;
+            total.cores += event->cores_s[k];
+        total.drive += passes_s[event->drive];
+        for (int which = 0; which < SW_LANES; which++)
+            total.lane[which] += passes_s[event->running >> which & 1];
+        if (event->steps > 0) {
+            s->total = total;
+            note_done(s, s->steps_done + event->steps);
+        }
     }
-    note_done(s, s->steps_done + 1);
 }
 
-/* Called when a step is done: if the state equals that at the end of the step before, the following steps repeat the
- * events since then. */
-static void repeat_steps(struct simulator *s) {
-    const struct snapshot now = take_snapshot(s);
-    const bool same = s->event_count <= s->program->op_count && are_same(&now, &s->before_events);
-    while (same && s->steps_done < s->last)
-        repeat_step(s);
-    s->event_count = 0;
-    s->before_events = now;
+/* Called at a mark: if the simulation is as it was at this mark of the step before, it repeats the events since then.
+ *
+ * In the first step ops do not wait for the steps before it, and in the second not for those before the first. All ops
+ * of earlier steps are done at a mark, and a lane is at most one step ahead of the steps that are done, so that these
+ * waits hold up no op behind a mark of later steps either. */
+static void compare_mark(struct simulator *s, int which) {
+    const struct snapshot now = take_snapshot(s), *before = &s->mark[which];
+    if (before->events >= s->not_kept && s->events - before->events <= s->program->op_count && are_same(&now, before))
+        repeat_events(s, before->events);
+    s->mark[which] = now;
+}
+
+/* Compares the marks that the simulation has come to: the end of a step, or one within a step. The latter count only
+ * where no lane is behind in the step before. */
+static void compare_marks(struct simulator *s, bool step_is_done) {
+    const struct lane_state *lane = &s->lane[s->marker];
+    const int64_t stride = sw_div_up(lane->count, MARKS_WITHIN);
+    if (step_is_done)
+        compare_mark(s, MARKS_WITHIN);
+    if (lane->ends < s->next_mark)
+        return;
+    if (lane->end_step == s->steps_done)
+        compare_mark(s, (int)(lane->end / stride));
+    s->next_mark = lane->ends + stride - lane->end % stride;
 }
 
 /* Sets up the lanes, activates those with ops, and returns the time of the busiest. */
@@ -676,9 +726,11 @@ static sw_status begin(struct simulator *s, const struct pricing *pricing, doubl
             busy_s += at->seconds[0];
         }
         *out_busiest_s = greater(*out_busiest_s, busy_s);
+        s->marker = count > s->lane[s->marker].count ? which : s->marker;
     }
     s->due = s->active;
-    s->before_events = take_snapshot(s);
+    for (int mark = 0; mark < MARKS; mark++)
+        s->mark[mark].events = -1;
     /* The last steps of all are followed by none, and so differ from those before. */
     if (s->last < s->steps && s->times[0] == NULL)
         s->event = malloc(((size_t)program->op_count + 1) * sizeof *s->event);
@@ -691,8 +743,8 @@ static sw_status run(struct simulator *s, struct sw_simulation *out) {
     const int64_t ends = s->times[s->steps - 1] != NULL ? s->steps : s->last;
     int64_t noted = 0;
     while (settle(s), s->steps_done < ends) {
-        if (s->event != NULL && s->steps_done != noted) {
-            repeat_steps(s);
+        if (s->event != NULL && (s->steps_done != noted || s->lane[s->marker].ends >= s->next_mark)) {
+            compare_marks(s, s->steps_done != noted);
             noted = s->steps_done;
             if (noted >= ends)
                 break;

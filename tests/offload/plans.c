@@ -439,3 +439,18 @@ int64_t plans_bytes_apart(const struct sw_plan *plan, const struct sw_op *op, in
     const int64_t all = 4 * plan->spec.units->unit[op->unit].replicated_elems;
     return once + (all - share) * apart / (ranks - 1);
 }
+
+bool plans_have_same_waits(const struct sw_plan *plan, sw_program_kind kind) {
+    const struct sw_program *whole = &plan->program[kind];
+    struct sw_program program;
+    int64_t accesses = 0;
+    bool same = sw_plan_emit_waits(plan, kind, &program, &accesses) == SW_OK && accesses == whole->access_count &&
+                program.op_count == whole->op_count && program.wait_count == whole->wait_count;
+    for (int32_t i = 0; i < whole->op_count && same; i++)
+        same = program.op[i].kind == whole->op[i].kind && program.op[i].bytes == whole->op[i].bytes &&
+               program.op[i].first_wait == whole->op[i].first_wait &&
+               program.op[i].wait_count == whole->op[i].wait_count;
+    same = same && memcmp(program.wait, whole->wait, (size_t)whole->wait_count * sizeof *whole->wait) == 0;
+    sw_program_destroy(&program);
+    return same;
+}

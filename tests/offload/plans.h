@@ -45,6 +45,10 @@ void plans_read_needs(struct sw_plan_spec *spec, bool named[SW_NVME], uint64_t s
  * a job with groups whose ranks fill nodes of so many. A gather gives its share to one rank of each. */
 int64_t plans_bytes_apart(const struct sw_plan *plan, const struct sw_op *op, int node_ranks);
 
+/* Tells whether a program gets the waits that it has if none of its accesses is kept, as in a plan that is only
+ * compared. */
+bool plans_have_same_waits(const struct sw_plan *plan, sw_program_kind kind);
+
 /* A deep copy of a plan's programs and slots; the rest is shared with the original, which must outlive it. */
 struct plans_copy {
     struct sw_plan plan;

@@ -329,6 +329,9 @@ static void check_each(struct sw_plan *const *plan, int ranks, uint64_t seed, bo
             if (wrong != NULL)
                 fail_msg("seed %llu: the second opinion finds %s in program %d of rank %d", (unsigned long long)seed,
                          wrong, p, r);
+            if (plan[r]->program[p].op_count > 0 && !plans_have_same_waits(plan[r], (sw_program_kind)p))
+                fail_msg("seed %llu: waits of program %d of rank %d differ if no accesses are kept",
+                         (unsigned long long)seed, p, r);
         }
         const char *wrong = oracle_judge_memory(plan[r]);
         if (wrong != NULL)

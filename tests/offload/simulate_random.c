@@ -2,6 +2,7 @@
  * asks for. */
 #include "tests/equipment/must.h"
 #include "tests/offload/made_up.h"
+#include "tests/offload/plans.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -338,6 +339,17 @@ static void repeated_steps_sum_up_to_the_same_bits(void **state) {
     for_each_scene(MODELS, check_repeated, NULL);
 }
 
+static void check_waits(struct scene *scene, void *context) {
+    (void)context;
+    if (!plans_have_same_waits(scene->plan, scene->kind))
+        fail_msg("seed %llu: waits differ", (unsigned long long)scene->seed);
+}
+
+static void plans_that_are_compared_have_the_waits_of_those_that_run(void **state) {
+    (void)state;
+    for_each_scene(MODELS, check_waits, NULL);
+}
+
 /* Every program that repeats ends, on any machine; a prediction has what the plan has. */
 static void predicts_every_plan(void **state) {
     (void)state;
@@ -448,10 +460,15 @@ static void updates_run_where_they_are_cheapest(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(within_bounds),           cmocka_unit_test(one_core_takes_the_sum),
-        cmocka_unit_test(scales_with_the_machine), cmocka_unit_test(faster_parts_make_no_slower_steps),
-        cmocka_unit_test(obeys_the_plan),          cmocka_unit_test(repeated_steps_sum_up_to_the_same_bits),
-        cmocka_unit_test(predicts_every_plan),     cmocka_unit_test(updates_run_where_they_are_cheapest),
+        cmocka_unit_test(within_bounds),
+        cmocka_unit_test(one_core_takes_the_sum),
+        cmocka_unit_test(scales_with_the_machine),
+        cmocka_unit_test(faster_parts_make_no_slower_steps),
+        cmocka_unit_test(plans_that_are_compared_have_the_waits_of_those_that_run),
+        cmocka_unit_test(obeys_the_plan),
+        cmocka_unit_test(repeated_steps_sum_up_to_the_same_bits),
+        cmocka_unit_test(predicts_every_plan),
+        cmocka_unit_test(updates_run_where_they_are_cheapest),
     };
     return cmocka_run_group_tests_name("offload simulate_random", tests, NULL, NULL);
 }
