@@ -23,6 +23,22 @@
 
 enum { SUBMIT_RETRIES = 1000 };
 
+/* A new ring's memory may have the addresses of one that another thread has closed. liburing maps and unmaps it by
+ * itself, so the thread sanitizer is told that the one happened before the other. */
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+void __tsan_acquire(void *address);
+void __tsan_release(void *address);
+static char ring_memory;
+#define BEGIN_RING_MEMORY() __tsan_acquire(&ring_memory)
+#define END_RING_MEMORY() __tsan_release(&ring_memory)
+#endif
+#endif
+#ifndef BEGIN_RING_MEMORY
+#define BEGIN_RING_MEMORY() ((void)0)
+#define END_RING_MEMORY() ((void)0)
+#endif
+
 struct uring {
     struct sw_ring base;
     struct io_uring ring;
@@ -107,6 +123,7 @@ static int uring_take(struct sw_ring *ring, struct sw_ring_completion *out, int 
 
 static void uring_close(struct sw_ring *ring) {
     struct uring *self = as_uring(ring);
+    END_RING_MEMORY();
     io_uring_queue_exit(&self->ring);
     free(self);
 }
@@ -174,8 +191,11 @@ static sw_status explain_refusal(int error) {
 
 /* Opens a ring whose completions do not interrupt its owner. Kernels before 5.19 do not know the flags for that. */
 static int set_up(struct io_uring *ring, unsigned depth) {
-    const int result = io_uring_queue_init(depth, ring, IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG);
-    return result == -EINVAL ? io_uring_queue_init(depth, ring, 0) : result;
+    int result = io_uring_queue_init(depth, ring, IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG);
+    if (result == -EINVAL)
+        result = io_uring_queue_init(depth, ring, 0);
+    BEGIN_RING_MEMORY();
+    return result;
 }
 
 sw_status sw_ring_open_uring(void *context, const struct sw_ring_spec *spec, struct sw_ring **out) {

@@ -89,10 +89,14 @@ static void changes_are_kept(void **state) {
         expect_bytes(self, part, PASSES - 1);
         must(spillway_stream_done(self, &part, 1), "done");
     }
-    char *address = spillway_stream_address(self, PARTS - 1);
+    /* The memory belongs to the process from then on; these addresses tell the leak sanitizer. */
+    static const char *kept[PARTS];
+    for (int64_t part = 0; part < PARTS; part++)
+        kept[part] = spillway_stream_address(self, part);
     must(spillway_stream_close(self, 1), "close");
-    for (int64_t at = 0; at < part_bytes[PARTS - 1]; at++)
-        assert_int_equal(address[at], byte_of(PARTS - 1, at, PASSES - 1));
+    for (int64_t part = 0; part < PARTS; part++)
+        for (int64_t at = 0; at < part_bytes[part]; at++)
+            assert_int_equal(kept[part][at], byte_of(part, at, PASSES - 1));
 }
 
 static void expect_refusal(int status, int expected, const char *words) {
