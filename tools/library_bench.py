@@ -5,7 +5,7 @@ program's: `spillway train`, whose update lane updates the same number of parame
 spillway.io beside `spillway bench io` with requests of 1 MiB, reading and rewriting one file of 512 MiB.
 
 usage: python3 tools/library_bench.py --library build/library/libspillway.so [--program build/spillway] [--rounds N] [--folder DIR]
-           [--files]
+           [--files | --pair build/tests/library/library_pair]
 """
 
 import argparse
@@ -167,6 +167,24 @@ def compare_files(options):
         print(f"   medians of {options.rounds} rounds")
 
 
+def compare_steps(options):
+    """A step of the library beside that of the program's engine, in one process and in turn, by one thread in processor seconds:
+    behind the backward pass the engine rounds gradients, sums their squares and updates; the library sums and updates. Memory of the
+    caller is of usual pages, then of huge ones, as the program's is."""
+    for pages, more in (("usual", {}), ("huge", {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"})):
+        with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+            words = [options.pair, str(options.rounds), "1", str(LAYERS), folder]
+            done = subprocess.run(words, capture_output=True, text=True, check=True, env={**os.environ, "OMP_WAIT_POLICY": "passive", **more})
+        rounds = [json.loads(line) for line in done.stdout.splitlines()]
+        cpu = [{name: found[name][1] for name in ("update", "rounding", "library")} for found in rounds]
+        least = {name: min(found[name] for found in cpu) for name in cpu[0]}
+        whole = statistics.median(found["library"] / (found["update"] + found["rounding"]) for found in cpu)
+        update = statistics.median(found["library"] / found["update"] for found in cpu)
+        print(f"{rounds[0]['parameters']} parameters, {pages} pages: the library's step takes {whole:.2f} of the program's (rounding and "
+              f"update), {update:.2f} of its update alone; least processor seconds: library {least['library']:.3f}, rounding "
+              f"{least['rounding']:.3f}, update {least['update']:.3f}; medians of {len(rounds)} rounds")
+
+
 def show(found, rounds):
     print(f"{'':32}{'s/step':>8}{'of ' + PROGRAM:>28}{'CPU s':>8}{'peak GB':>9}{'written GB/step':>17}   medians of {rounds} rounds")
     for name, results in found.items():
@@ -192,11 +210,14 @@ def main():
     parser.add_argument("--folder", help="for stores, on the drive that is measured; default: a temporary one")
     parser.add_argument("--only", action="append", help="the contenders to measure; may be repeated")
     parser.add_argument("--files", action="store_true", help="measure spillway.io instead; needs --program")
+    parser.add_argument("--pair", help="tests/library/library_pair of a build folder: measure a step beside the engine's instead")
     parser.add_argument("--contender", choices=CONTENDERS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.library = os.environ["SPILLWAY_LIBRARY"] = os.path.abspath(options.library)
     if options.contender:
         return step_alone(options.contender, options.folder)
+    if options.pair:
+        return compare_steps(options)
     if options.files:
         return compare_files(options) if options.program else parser.error("--files needs --program")
     names = options.only or list(CONTENDERS)
