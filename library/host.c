@@ -60,7 +60,12 @@ static const struct {
 
 static void keep_error(char to[LIBRARY_ERROR_CHARS], sw_status status) {
     char text[LIBRARY_ERROR_CHARS];
-    snprintf(text, sizeof text, "%s", status == SW_OK ? "" : sw_error_message(status));
+    if (status == SW_OK) {
+        to[0] = '\0';
+        sw_error_clear();
+        return;
+    }
+    snprintf(text, sizeof text, "%s", sw_error_message(status));
     memcpy(to, text, sizeof text);
     for (size_t i = 0; i < sizeof advice / sizeof advice[0]; i++) {
         const char *begin = strstr(text, advice[i].begin);

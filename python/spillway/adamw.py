@@ -157,6 +157,8 @@ class AdamW(torch.optim.Optimizer):
         self._names = {parameter: names[id(parameter)] for parameter in self._index}
         self._places = {parameter: (parameter.data_ptr(), parameter.dtype) for parameter in self._index}
         self._versions: dict[torch.Tensor, int] = {}
+        # What the store was told last.
+        self._factors: dict[torch.Tensor, tuple[float, bool]] = {}
         self.note = opened.note
         self._touch()
         if overlap is not None:
@@ -217,9 +219,11 @@ class AdamW(torch.optim.Optimizer):
     def _set_factors(self, store: Store, lr: float) -> None:
         for group in self.param_groups:
             scale = float(group["lr"]) / lr if lr > 0.0 else 1.0
+            factors = (scale, float(group["weight_decay"]) != 0.0)
             for parameter in group["params"]:
-                if parameter in self._index:
-                    store.set_factors(self._index[parameter], scale, float(group["weight_decay"]) != 0.0)
+                if parameter in self._index and self._factors.get(parameter) != factors:
+                    store.set_factors(self._index[parameter], *factors)
+                    self._factors[parameter] = factors
 
     def _wait_for(self, parameter: torch.Tensor) -> None:
         """Waits until the parameter is that of the last step."""
