@@ -16,19 +16,24 @@ static float minus_step_size_of(double lr, double correction1) {
     return (float)(-lr / correction1);
 }
 
+static double correction_of(double beta, int64_t step) {
+    return 1.0 - pow(beta, (double)step);
+}
+
 struct sw_adamw_scalars sw_adamw_scalars(const struct sw_adamw *adamw) {
-    const double correction1 = 1.0 - pow(adamw->beta1, (double)adamw->step);
-    const double correction2 = 1.0 - pow(adamw->beta2, (double)adamw->step);
+    const double correction1 = correction_of(adamw->beta1, adamw->step);
     return (struct sw_adamw_scalars){
         .lr = adamw->lr,
         .weight_decay = adamw->weight_decay,
         .correction1 = correction1,
+        .betas = {adamw->beta1, adamw->beta2},
+        .step = adamw->step,
         .decay_factor = decay_factor_of(adamw->lr, adamw->weight_decay),
         .one_minus_beta1 = (float)(1.0 - adamw->beta1),
         .beta2 = (float)adamw->beta2,
         .one_minus_beta2 = (float)(1.0 - adamw->beta2),
         .minus_step_size = minus_step_size_of(adamw->lr, correction1),
-        .correction2_sqrt = (float)sqrt(correction2),
+        .correction2_sqrt = (float)sqrt(correction_of(adamw->beta2, adamw->step)),
         .eps = (float)adamw->eps,
         .grad_scale = adamw->grad_scale,
     };
@@ -44,16 +49,25 @@ struct sw_decay_span sw_decay_span(const struct sw_adamw_scalars *scalars, const
         else
             high = middle;
     }
-    struct sw_decay_span span = {.end = INT64_MAX, .factor = 1.0f, .minus_step_size = scalars->minus_step_size};
+    struct sw_decay_span span = {.end = INT64_MAX,
+                                 .factor = 1.0f,
+                                 .minus_step_size = scalars->minus_step_size,
+                                 .correction2_sqrt = scalars->correction2_sqrt};
     if (low == run_count)
         return span;
     const struct sw_decay_run *run = &runs[low];
-    const double lr = run->lr_scale * scalars->lr;
+    const double lr = run->lr_scale == 0.0 ? scalars->lr : run->lr_scale * scalars->lr;
+    const bool own_step = run->step != 0 && run->step != scalars->step;
     span.end = run->end;
+    span.left_out = run->left_out;
     if (run->decay)
         span.factor = run->lr_scale == 0.0 ? scalars->decay_factor : decay_factor_of(lr, scalars->weight_decay);
-    if (run->lr_scale != 0.0)
+    if (own_step) {
+        span.minus_step_size = minus_step_size_of(lr, correction_of(scalars->betas[0], run->step));
+        span.correction2_sqrt = (float)sqrt(correction_of(scalars->betas[1], run->step));
+    } else if (run->lr_scale != 0.0) {
         span.minus_step_size = minus_step_size_of(lr, scalars->correction1);
+    }
     return span;
 }
 

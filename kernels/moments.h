@@ -101,8 +101,10 @@ void sw_record_recover_m(const float m[SW_GRAIN_ELEMS], void *record);
 /* The scalars of an AdamW step, computed in double as Python does, then rounded to fp32, as PyTorch rounds a scalar
  * before it meets an fp32 tensor. Every implementation of the update starts from these. */
 struct sw_adamw_scalars {
-    double lr, weight_decay, correction1; /* of the step, for runs with a learning rate of their own */
-    float decay_factor;                   /* 1 - lr·weight_decay */
+    /* Values of the step, for runs with a learning rate or a t of their own. */
+    double lr, weight_decay, correction1, betas[2];
+    int64_t step;
+    float decay_factor; /* 1 - lr·weight_decay */
     float one_minus_beta1;
     float beta2;
     float one_minus_beta2;
@@ -114,13 +116,15 @@ struct sw_adamw_scalars {
 
 struct sw_adamw_scalars sw_adamw_scalars(const struct sw_adamw *adamw);
 
-/* The decay factor and the step size of some elements, which end before element `end` of the unit. */
+/* The decay factor, the step size and the bias correction of some elements, which end before element `end` of the unit;
+ * or they are left out of the step. */
 struct sw_decay_span {
     int64_t end;
-    float factor, minus_step_size;
+    float factor, minus_step_size, correction2_sqrt;
+    bool left_out;
 };
-/* Returns the span that holds elem; after the last run nothing decays. A run's scale counts as if the step had the
- * scaled learning rate. */
+/* Returns the span that holds elem; after the last run nothing decays. A run's scale, and its t, count as if the step
+ * had the scaled learning rate, and that t. */
 struct sw_decay_span sw_decay_span(const struct sw_adamw_scalars *scalars, const struct sw_decay_run *runs,
                                    int64_t run_count, int64_t elem);
 

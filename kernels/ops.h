@@ -938,18 +938,21 @@ struct sw_adamw {
     int64_t step;                               /* t, from 1 */
     bool skip; /* the step is skipped: the state stays as it is and the weights are rounded again */
 };
-/* A run of elements with the same weight decay and learning rate; runs cover [0, elems) of a unit in order. */
+/* A run of elements with the same weight decay, learning rate and t; runs cover [0, elems) of a unit in order. */
 struct sw_decay_run {
     int64_t end; /* first element after the run */
     bool decay;
     double lr_scale; /* factor of the learning rate; 0 stands for 1 */
+    int64_t step;    /* t of these elements; 0: that of the step */
+    bool left_out;   /* their state stays as it is, bit by bit, and their weights are rounded again */
 };
 /* Updates `grains` grains of a unit from its element first_elem on. Moments that are kept in less than fp32 are
  * widened, updated in fp32 as above, and rounded back (kernels/moments.h); the master weights come from the moments
  * before they are rounded. The random words of a rounding are those of seed, unit, step and element, so that neither
  * chunks nor threads change a bit. The members from `format` to
  * wide_elem stay 0 where the format is fp32. In another format at
- * most 64 runs may end within SW_MOMENT_BLOCK_ELEMS elements. */
+ * most 64 runs may end within SW_MOMENT_BLOCK_ELEMS elements, and a block of moments with a scale is left out as a
+ * whole: in grains that are not wide, runs that are left out have whole blocks. */
 struct sw_update_adamw {
     sw_dtype type; /* of grads and weights */
     const struct sw_adamw *adamw;

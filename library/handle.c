@@ -54,6 +54,9 @@ static sw_status check_options(const struct spillway_options *options) {
         return sw_fail(SW_ERR_ARG, "state %d is not one of SPILLWAY_STATE_FP32, _BF16 and _8BIT", options->state);
     if (options->host_memory_bytes == 0 || options->host_memory_bytes > NO_LIMIT_BYTES)
         return sw_fail(SW_ERR_ARG, "host_memory_bytes is not set: say how much memory the library may take");
+    if (options->missing_gradients < SPILLWAY_MISSING_ERROR || options->missing_gradients > SPILLWAY_MISSING_SKIP)
+        return sw_fail(SW_ERR_ARG, "missing_gradients %d is not one of SPILLWAY_MISSING_ERROR, _ZERO and _SKIP",
+                       options->missing_gradients);
     if (options->threads < 0 || options->save_every < 0)
         return sw_fail(SW_ERR_ARG, "threads and save_every are not negative");
     if (options->ranks < 0 || options->rank < 0 || options->rank >= (options->ranks > 1 ? options->ranks : 1))
@@ -413,18 +416,21 @@ static sw_status make_plan(spillway *self) {
 }
 
 static sw_status open_engine(spillway *self) {
-    const struct sw_engine_spec spec = {
-        .plan = self->plan,
-        .device = self->device,
-        .host = self->device,
-        .store = self->store,
-        .comm = self->comm,
-        .io_depth = IO_DEPTH,
-        .speculation = SW_SPECULATE_NEVER,
-        .ops = {.context = self, .take = sw_library_take, .give = sw_library_give, .lend = sw_library_lend},
-        .described = true,
-        .applied_steps = self->applied_steps,
-        .skipped_steps = self->skipped_steps};
+    const struct sw_engine_spec spec = {.plan = self->plan,
+                                        .device = self->device,
+                                        .host = self->device,
+                                        .store = self->store,
+                                        .comm = self->comm,
+                                        .io_depth = IO_DEPTH,
+                                        .speculation = SW_SPECULATE_NEVER,
+                                        .ops = {.context = self,
+                                                .take = sw_library_take,
+                                                .give = sw_library_give,
+                                                .lend = sw_library_lend,
+                                                .stamp = sw_library_stamp},
+                                        .described = true,
+                                        .applied_steps = self->applied_steps,
+                                        .skipped_steps = self->skipped_steps};
     return sw_engine_open(&spec, &self->engine);
 }
 
@@ -489,6 +495,7 @@ static sw_status resume(spillway *self, struct store_record *record) {
     SW_TRY(sw_library_agree(self, open_resumed(self), "opening"));
     SW_TRY(sw_library_agree(self, sw_engine_restore(self->engine), "restoring"));
     SW_TRY(sw_library_let_go(self));
+    SW_TRY(sw_library_take_counts(self));
     return sw_library_gather_weights(self);
 }
 
@@ -547,7 +554,8 @@ static sw_status open_store(spillway *self, bool *started) {
     struct store_record record;
     bool found;
     SW_TRY(check_names(self));
-    self->order = calloc((size_t)self->tensor_count + 1, sizeof *self->order);
+    SW_TRY(sw_library_add_counts(self));
+    self->order = calloc((size_t)sw_library_all_tensors(self), sizeof *self->order);
     if (self->order == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for %lld tensors", (long long)self->tensor_count);
     sw_library_order_as_added(self);

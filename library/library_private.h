@@ -24,6 +24,7 @@ struct tensor {
     bool decay, begins_unit;
     int64_t unit, within;           /* its unit, and which of the unit's tensors it is; set by the layout */
     int64_t offset;                 /* first element in the unit */
+    int64_t missed;                 /* applied steps that left it out */
     int64_t kept_unit, kept_offset; /* unit and offset in the store that is opened; of a new one not used */
     float *sum;                     /* the gradients that were added up, [count]; NULL: nothing may be added up */
     /* The gradient of the next step, and that of the step that runs; NULL: none was handed in. It is `sum`, or borrowed
@@ -46,6 +47,7 @@ struct spillway {
     bool failed; /* only closing is left */
     char folder[LIBRARY_PATH_CHARS];
     struct spillway_options options; /* `store` is NULL: see folder */
+    /* Behind the caller's tensors, while the handle is open, the library's own of their counts of steps. */
     struct tensor *tensor;
     int64_t tensor_count, tensor_room;
 
@@ -96,6 +98,28 @@ struct store_record {
     sw_optimizer_format state;
     bool started; /* step 0 was committed */
 };
+
+/* Returns the number of the caller's tensors and the library's own. */
+static inline int64_t sw_library_all_tensors(const spillway *self) {
+    return self->tensor_count + 1;
+}
+
+/* The steps of each tensor (counts.c). */
+
+/* Adds the library's own tensor behind the caller's. */
+sw_status sw_library_add_counts(spillway *self);
+/* Writes the counts into records that hold them (sw_unit_ops). */
+void sw_library_stamp(void *context, int64_t unit, int64_t first, int64_t count, void *records);
+/* Reads the counts of the store that was opened. */
+sw_status sw_library_take_counts(spillway *self);
+/* Decides which tensors the next step leaves out. SW_ERR_ARG: the processes have gradients of different tensors. */
+sw_status sw_library_leave_out(spillway *self);
+/* Counts a step that was applied. */
+void sw_library_count_step(spillway *self);
+
+/* Copies elements of a part of a tensor's state, as spillway_read (read.c). */
+sw_status sw_library_read(spillway *self, const struct tensor *tensor, int part, int64_t first, int64_t count,
+                          float *out);
 
 /* Sorts the tensors into units, in the order of self->order, and seals the units (tensors.c). found: into those of the
  * store that is opened. */

@@ -63,7 +63,7 @@ static sw_status take_least(const spillway *self, int64_t *value) {
 sw_status sw_library_check_alike(const spillway *self) {
     const struct spillway_options *o = &self->options;
     const int64_t options[] = {(int64_t)o->host_memory_bytes, o->state, o->save_every, o->accumulate != 0,
-                               o->zero_missing_gradients != 0};
+                               o->missing_gradients};
     const int64_t plan[] = {self->plan->commit_every_step, self->plan->spec.chunk_grains};
     int64_t bytes = 0;
     if (self->comm == NULL)

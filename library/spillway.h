@@ -101,16 +101,22 @@ enum { SPILLWAY_STATE_FP32 = 0, SPILLWAY_STATE_BF16 = 1, SPILLWAY_STATE_8BIT = 2
 /* The longest name of a tensor, and the longest note of a commit, with the terminating zero. */
 enum { SPILLWAY_NAME_CHARS = 256, SPILLWAY_NOTE_CHARS = 8192 };
 
+/* A step in which some tensor has no gradient. ERROR: it is refused, and the message names the tensor. ZERO: the
+ * gradient is zeros, so moments and weights decay. SKIP: the tensor is left out of the step, as torch.optim.AdamW
+ * leaves out a parameter whose gradient is None: its weights and moments stay as they are, and its t of the bias
+ * correction, which spillway_tensor_steps returns, does not advance. */
+enum { SPILLWAY_MISSING_ERROR = 0, SPILLWAY_MISSING_ZERO = 1, SPILLWAY_MISSING_SKIP = 2 };
+
 struct spillway_options {
     size_t size;
     const char *store; /* the store's folder, made if it is missing; its parent exists */
     uint64_t host_memory_bytes;
-    int state;          /* SPILLWAY_STATE_..., of a new store; an existing one keeps its own, and refuses another */
-    int threads;        /* cores that the library uses, at most those that the process may use; 0: all of these */
-    int64_t save_every; /* steps from commit to commit where not each step commits; 0 for 1 */
-    int accumulate;     /* nonzero: gradients may be added up (SPILLWAY_ADD) */
-    int zero_missing_gradients; /* nonzero: a tensor without a gradient has one of zeros; else a step refuses it */
-    int allow_buffered;         /* nonzero: accept a file system without direct I/O, such as tmpfs */
+    int state;             /* SPILLWAY_STATE_..., of a new store; an existing one keeps its own, and refuses another */
+    int threads;           /* cores that the library uses, at most those that the process may use; 0: all of these */
+    int64_t save_every;    /* steps from commit to commit where not each step commits; 0 for 1 */
+    int accumulate;        /* nonzero: gradients may be added up (SPILLWAY_ADD) */
+    int missing_gradients; /* SPILLWAY_MISSING_... */
+    int allow_buffered;    /* nonzero: accept a file system without direct I/O, such as tmpfs */
     int rank, ranks; /* the number of this process among those that share the store, and their number; 0: it is alone */
     /* For several processes: copies each one's part to all of them. Process r's part is data[bounds[r]] to
      * data[bounds[r + 1]], this one's is there, and all call it with the same bounds. Returns 0, or anything else for a
@@ -152,7 +158,8 @@ struct spillway_result {
     int64_t step;          /* the step's number, from 1, over all processes that used the store */
     double grad_norm;      /* global norm before clipping; NaN or infinite where the step was skipped */
     int skipped;           /* nonzero: a gradient was not finite, and the state stays as it was */
-    int64_t applied_steps; /* steps that were not skipped: the t of AdamW's bias correction */
+    int64_t applied_steps; /* steps that were not skipped: the t of AdamW's bias correction, of tensors that no step
+                              left out */
     int committed;         /* nonzero: this step survives a crash, in a store that still has its name */
 };
 #define SPILLWAY_RESULT_INIT                                                                                           \
@@ -277,11 +284,14 @@ struct spillway_state {
     const float *const *master, *const *first_moment, *const *second_moment;
     /* The number of the state's step, from applied_steps to 2^53; it may be lower than the last. */
     int64_t step;
-    int64_t applied_steps; /* the t of AdamW's bias correction in it */
+    int64_t applied_steps; /* steps that were not skipped in it */
     const char *note;      /* as in spillway_rates */
+    /* Each tensor's t of AdamW's bias correction, by its index, from 0 to applied_steps; NULL: applied_steps for all.
+     */
+    const int64_t *tensor_steps;
 };
 #define SPILLWAY_STATE_INIT                                                                                            \
-    { sizeof(struct spillway_state), NULL, NULL, NULL, 0, 0, NULL }
+    { sizeof(struct spillway_state), NULL, NULL, NULL, 0, 0, NULL, NULL }
 
 /* Replaces the state of the tensors by values from elsewhere, such as another optimizer's, writes the weights to the
  * caller's tensors, and commits. Moments are rounded to the store's format; values that spillway_read returned keep
@@ -292,6 +302,10 @@ int spillway_write(spillway *self, const struct spillway_state *state);
 
 /* Returns the steps that were not skipped, over all processes that used the store; -1 before spillway_open. */
 int64_t spillway_applied_steps(const spillway *self);
+
+/* Returns the t of a tensor: those of these steps that did not leave it out (SPILLWAY_MISSING_SKIP). -1: there is no
+ * such tensor, or spillway_open was not called. */
+int64_t spillway_tensor_steps(const spillway *self, int64_t index);
 
 /* Fills in the memory and the bytes of an open store, of several processes those of this one. */
 int spillway_get_usage(spillway *self, struct spillway_usage *out);

@@ -1,7 +1,7 @@
 /* Gradients come in, a step runs, state goes out. */
 #include "core/size.h"
-#include "kernels/moments.h"
 #include "library/device.h"
+#include "library/library_private.h"
 
 #include <float.h>
 #include <stdio.h>
@@ -122,11 +122,11 @@ static sw_status check_products(const spillway *self, const struct spillway_rate
 }
 
 static sw_status check_gradients(const spillway *self) {
-    for (int64_t t = 0; !self->options.zero_missing_gradients && t < self->tensor_count; t++)
+    for (int64_t t = 0; self->options.missing_gradients == SPILLWAY_MISSING_ERROR && t < self->tensor_count; t++)
         if (self->tensor[t].gradient == NULL)
             return sw_fail(SW_ERR_ARG,
                            "'%s' has no gradient in step %lld: hand one in, leave the tensor out of the store, or set "
-                           "zero_missing_gradients",
+                           "missing_gradients",
                            self->tensor[t].name, (long long)self->last_step + 1);
     return SW_OK;
 }
@@ -213,6 +213,8 @@ static sw_status start_update(spillway *self, const struct spillway_rates *rates
     SW_TRY(sw_engine_wait(self->engine, &result));
     self->applied_steps = result.applied_steps;
     self->skipped_steps = result.skipped_steps;
+    if (!result.skipped)
+        sw_library_count_step(self);
     SW_TRY(sw_library_write_text(self, input.step, note, text));
     sw_engine_describe(self->engine, input.step, text);
     sw_library_cuda_last_pass(self);
@@ -246,6 +248,7 @@ static sw_status run_step(spillway *self, const struct spillway_rates *given, st
     if (status == SW_OK)
         status = check_step(self, &rates, note, text);
     SW_TRY(sw_library_agree(self, status, "step"));
+    SW_TRY(sw_library_leave_out(self));
     status = start_update(self, &rates, note, text);
     if (status == SW_OK && whole)
         status = sw_library_finish(self);
@@ -308,41 +311,6 @@ int spillway_save(spillway *self) {
     return known;
 }
 
-/* Elements of a part of a tensor's state, and where to copy them. */
-struct wanted {
-    const struct tensor *tensor;
-    int part;
-    int64_t first, count;
-    float *out;
-};
-
-/* Copies what is wanted of one grain's record. whole: room for the record as fp32. */
-static void copy_part(const spillway *self, const struct wanted *wanted, int64_t grain, const void *record,
-                      float *whole) {
-    const struct sw_unit *unit = &self->units->unit[wanted->tensor->unit];
-    const int64_t first = wanted->tensor->offset + wanted->first, begin = grain * SW_GRAIN_ELEMS;
-    const int64_t from = sw_max_i64(begin, first);
-    const int64_t to = sw_min_i64(begin + SW_GRAIN_ELEMS, first + wanted->count);
-    sw_record_to_fp32(self->units->optimizer, grain >= unit->wide_grain, record, whole);
-    memcpy(wanted->out + (from - first), whole + wanted->part * SW_GRAIN_ELEMS + (from - begin),
-           (size_t)(to - from) * sizeof *whole);
-}
-
-/* Reads chunk by chunk, because the drive is read by whole chunks. records: room for a chunk. */
-static sw_status read_chunks(spillway *self, const struct wanted *wanted, char *records, float *whole) {
-    const int64_t first = wanted->tensor->offset + wanted->first, chunk = self->plan->spec.chunk_grains;
-    const struct sw_span own = sw_plan_span(self->plan, SW_OPTIMIZER, wanted->tensor->unit);
-    const int64_t begin = sw_max_i64(first / SW_GRAIN_ELEMS, own.first_grain);
-    const int64_t end = sw_min_i64(sw_div_up(first + wanted->count, SW_GRAIN_ELEMS), own.first_grain + own.grains);
-    for (int64_t grain = begin, next; grain < end; grain = next) {
-        next = sw_min_i64(end, own.first_grain + ((grain - own.first_grain) / chunk + 1) * chunk);
-        SW_TRY(sw_engine_read_optimizer(self->engine, wanted->tensor->unit, grain, next - grain, records));
-        for (int64_t g = grain; g < next; g++)
-            copy_part(self, wanted, g, records + sw_plan_optimizer_bytes(self->plan, g - grain), whole);
-    }
-    return SW_OK;
-}
-
 static sw_status read_part(spillway *self, int64_t index, int part, int64_t first, int64_t count, float *out) {
     struct tensor *tensor;
     SW_TRY(find_tensor(self, index, &tensor));
@@ -354,16 +322,7 @@ static sw_status read_part(spillway *self, int64_t index, int part, int64_t firs
     if (count == 0)
         return SW_OK;
     SW_TRY(sw_library_finish(self));
-    const struct wanted wanted = {tensor, part, first, count, out};
-    char *records = malloc((size_t)sw_plan_optimizer_bytes(self->plan, self->plan->spec.chunk_grains));
-    float *whole = malloc(SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS * sizeof *whole);
-    const sw_status status = records != NULL && whole != NULL
-                                 ? read_chunks(self, &wanted, records, whole)
-                                 : sw_fail(SW_ERR_NOMEM, "no memory to read '%s'", tensor->name);
-    free(records);
-    free(whole);
-    SW_TRY(sw_library_agree(self, status, "read"));
-    return sw_library_gather_elements(self, tensor->unit, tensor->offset + first, count, out);
+    return sw_library_read(self, tensor, part, first, count, out);
 }
 
 int spillway_read(spillway *self, int64_t index, int part, int64_t first, int64_t count, float *out) {
@@ -381,15 +340,15 @@ static sw_status get_usage(spillway *self, struct spillway_usage *out) {
         on_host += self->plan->placement[u].tier[SW_OPTIMIZER] == SW_HOST ? own : 0;
     }
     const struct sw_store_counters moved = sw_store_counters(self->store);
-    const struct spillway_usage made = {.parameters = sw_units_parameters(self->units),
-                                        .host_bytes = self->plan->tier_bytes[SW_DEVICE] +
-                                                      self->plan->tier_bytes[SW_HOST] + self->sums_bytes +
-                                                      self->gathered_bytes + sw_library_cuda_bytes(self),
-                                        .drive_bytes = sw_store_file_bytes(self->store),
-                                        .state_bytes = sw_plan_optimizer_bytes(self->plan, grains),
-                                        .state_host_bytes = sw_plan_optimizer_bytes(self->plan, on_host),
-                                        .read_bytes = moved.read_bytes,
-                                        .written_bytes = moved.write_bytes};
+    const struct spillway_usage made = {
+        .parameters = sw_units_parameters(self->units) - self->tensor[self->tensor_count].count,
+        .host_bytes = self->plan->tier_bytes[SW_DEVICE] + self->plan->tier_bytes[SW_HOST] + self->sums_bytes +
+                      self->gathered_bytes + sw_library_cuda_bytes(self),
+        .drive_bytes = sw_store_file_bytes(self->store),
+        .state_bytes = sw_plan_optimizer_bytes(self->plan, grains),
+        .state_host_bytes = sw_plan_optimizer_bytes(self->plan, on_host),
+        .read_bytes = moved.read_bytes,
+        .written_bytes = moved.write_bytes};
     sw_library_give_struct(out, &made, sizeof made);
     return SW_OK;
 }

@@ -13,7 +13,7 @@
 
 /* A unit is closed once it has so many elements or tensors, because state is placed, and runs of equal factors are
  * sought, unit by unit. A file of a store has room for thousands of units. */
-enum { UNIT_ELEMS = 64 << 20, UNIT_TENSORS = 1024, RECORD_VERSION = 1 };
+enum { UNIT_ELEMS = 64 << 20, UNIT_TENSORS = 1024, RECORD_VERSION = 2 };
 /* Each unit has as many sums of squares as the largest one, so a large tensor makes the others' units larger. */
 enum { UNITS_OF_LARGEST = 4 };
 /* An upper bound of what tensors.json has for a tensor beside the name, in which each byte may take two. */
@@ -24,7 +24,7 @@ static sw_status record_path(const spillway *self, char path[LIBRARY_PATH_CHARS]
 }
 
 void sw_library_order_as_added(spillway *self) {
-    for (int64_t t = 0; t < self->tensor_count; t++)
+    for (int64_t t = 0; t < sw_library_all_tensors(self); t++)
         self->order[t] = t;
 }
 
@@ -37,9 +37,9 @@ static bool begins_unit(const struct tensor *tensor, const struct tensor *last, 
  * units. */
 static int64_t sort_into_units(spillway *self, bool found) {
     int64_t unit = 0, elems = 0, within = 0, most = UNIT_ELEMS;
-    for (int64_t t = 0; t < self->tensor_count; t++)
+    for (int64_t t = 0; t < sw_library_all_tensors(self); t++)
         most = sw_max_i64(most, self->tensor[t].count / UNITS_OF_LARGEST);
-    for (int64_t i = 0; i < self->tensor_count; i++) {
+    for (int64_t i = 0; i < sw_library_all_tensors(self); i++) {
         struct tensor *tensor = &self->tensor[self->order[i]];
         if (elems > 0 && (begins_unit(tensor, &self->tensor[self->order[i - 1]], found) ||
                           elems + tensor->count > most || within == UNIT_TENSORS)) {
@@ -54,7 +54,7 @@ static int64_t sort_into_units(spillway *self, bool found) {
 }
 
 static sw_status fill_units(spillway *self) {
-    for (int64_t i = 0; i < self->tensor_count; i++) {
+    for (int64_t i = 0; i < sw_library_all_tensors(self); i++) {
         const struct tensor *tensor = &self->tensor[self->order[i]];
         struct sw_unit *unit = &self->units->unit[tensor->unit];
         if (tensor->within == 0)
@@ -92,23 +92,26 @@ sw_status sw_library_lay_out(spillway *self, bool found) {
     const int64_t count = sort_into_units(self, found);
     SW_TRY(sw_units_create(count, &self->units));
     self->units->optimizer = (sw_optimizer_format)self->options.state;
+    /* A tensor that a step leaves out keeps its blocks of moments as they are, so none is another tensor's, too. */
+    if (self->units->optimizer != SW_OPTIMIZER_FP32)
+        self->units->tensor_align_elems = SW_MOMENT_BLOCK_ELEMS;
     SW_TRY(fill_units(self));
     self->unit_first = calloc((size_t)count + 1, sizeof *self->unit_first);
     if (self->unit_first == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for %lld tensors", (long long)self->tensor_count);
-    for (int64_t t = 0; t < self->tensor_count; t++) {
+    for (int64_t t = 0; t < sw_library_all_tensors(self); t++) {
         struct tensor *tensor = &self->tensor[t];
         tensor->offset = self->units->unit[tensor->unit].tensor[tensor->within].offset;
         self->unit_first[tensor->unit + 1]++;
     }
     for (int64_t u = 0; u < count; u++)
         self->unit_first[u + 1] += self->unit_first[u];
-    qsort_r(self->order, (size_t)self->tensor_count, sizeof *self->order, by_place, self);
+    qsort_r(self->order, (size_t)sw_library_all_tensors(self), sizeof *self->order, by_place, self);
     return SW_OK;
 }
 
 sw_status sw_library_check_places(const spillway *self) {
-    for (int64_t t = 0; t < self->tensor_count; t++) {
+    for (int64_t t = 0; t < sw_library_all_tensors(self); t++) {
         const struct tensor *tensor = &self->tensor[t];
         if (tensor->unit != tensor->kept_unit || tensor->offset != tensor->kept_offset)
             return sw_fail(SW_ERR_UNSUPPORTED,
@@ -122,11 +125,11 @@ sw_status sw_library_check_places(const spillway *self) {
 /* Appends the tensors in the order in which they were put into the units, from which the same order of calls makes the
  * same units again. Returns false for lack of memory. */
 static bool list_tensors(const spillway *self, json_t *tensors, int64_t *at) {
-    for (int64_t i = 0; i < self->tensor_count; i++) {
+    for (int64_t i = 0; i < sw_library_all_tensors(self); i++) {
         const struct tensor *tensor = &self->tensor[self->order[i]];
         at[self->unit_first[tensor->unit] + tensor->within] = self->order[i];
     }
-    for (int64_t i = 0; i < self->tensor_count; i++) {
+    for (int64_t i = 0; i < sw_library_all_tensors(self); i++) {
         const struct tensor *tensor = &self->tensor[at[i]];
         json_t *entry = json_pack("{s:s, s:I, s:I, s:I}", "name", tensor->name, "count", (json_int_t)tensor->count,
                                   "unit", (json_int_t)tensor->unit, "offset", (json_int_t)tensor->offset);
@@ -138,7 +141,7 @@ static bool list_tensors(const spillway *self, json_t *tensors, int64_t *at) {
 
 /* Returns the content of tensors.json; NULL: no memory. */
 static json_t *describe(const spillway *self, const struct store_record *record) {
-    int64_t *at = calloc((size_t)self->tensor_count, sizeof *at);
+    int64_t *at = calloc((size_t)sw_library_all_tensors(self), sizeof *at);
     json_t *tensors = json_array(), *object = NULL;
     if (at != NULL && tensors != NULL && list_tensors(self, tensors, at))
         object =
@@ -170,11 +173,12 @@ static int by_name(const void *left, const void *right) {
 
 /* Returns the tensors sorted by name; NULL: no memory. */
 static struct name *sorted_names(const spillway *self) {
-    struct name *names = calloc((size_t)self->tensor_count + 1, sizeof *names);
-    for (int64_t t = 0; names != NULL && t < self->tensor_count; t++)
+    const int64_t count = sw_library_all_tensors(self);
+    struct name *names = calloc((size_t)count, sizeof *names);
+    for (int64_t t = 0; names != NULL && t < count; t++)
         names[t] = (struct name){self->tensor[t].name, t};
     if (names != NULL)
-        qsort(names, (size_t)self->tensor_count, sizeof *names, by_name);
+        qsort(names, (size_t)count, sizeof *names, by_name);
     return names;
 }
 
@@ -215,13 +219,15 @@ static sw_status match(spillway *self, const json_t *tensors, const struct name 
         const json_t *unit = json_object_get(entry, "unit"), *offset = json_object_get(entry, "offset");
         if (wanted.name == NULL || count < 1 || !json_is_integer(unit) || !json_is_integer(offset))
             return sw_fail(SW_ERR_CORRUPT, "tensors.json in %s has an entry that lacks a member", self->folder);
-        const struct name *found = bsearch(&wanted, names, (size_t)self->tensor_count, sizeof *names, by_name);
+        const struct name *found =
+            bsearch(&wanted, names, (size_t)sw_library_all_tensors(self), sizeof *names, by_name);
         if (found == NULL) {
             missing_count = missing == NULL ? count : missing_count;
             missing = missing == NULL ? wanted.name : missing;
             continue;
         }
-        if (self->tensor[found->number].count != count)
+        /* The counts of other tensors have another size, and refuse_others names those. */
+        if (self->tensor[found->number].count != count && found->number < self->tensor_count)
             return sw_fail(SW_ERR_ARG,
                            "the tensor '%s' has %lld elements, and %lld in %s: a store keeps the sizes that it was "
                            "made with",
@@ -233,12 +239,15 @@ static sw_status match(spillway *self, const json_t *tensors, const struct name 
         self->tensor[found->number].kept_offset = json_integer_value(offset);
         self->order[matched++] = found->number;
     }
-    return refuse_others(self, known, missing, missing_count);
+    SW_TRY(refuse_others(self, known, missing, missing_count));
+    return known[self->tensor_count]
+               ? SW_OK
+               : sw_fail(SW_ERR_CORRUPT, "tensors.json in %s lacks the counts of steps", self->folder);
 }
 
 static sw_status match_tensors(spillway *self, const json_t *tensors) {
     struct name *names = sorted_names(self);
-    bool *known = calloc((size_t)self->tensor_count + 1, sizeof *known);
+    bool *known = calloc((size_t)sw_library_all_tensors(self), sizeof *known);
     const sw_status status = names != NULL && known != NULL
                                  ? match(self, tensors, names, known)
                                  : sw_fail(SW_ERR_NOMEM, "no memory for %lld tensors", (long long)self->tensor_count);
@@ -254,6 +263,11 @@ static sw_status read_members(const spillway *self, const json_t *object, struct
     int format = 0;
     if (version > RECORD_VERSION)
         return sw_fail(SW_ERR_UNSUPPORTED, "%s was made by a later version of spillway", self->folder);
+    if (version == 1)
+        return sw_fail(SW_ERR_UNSUPPORTED,
+                       "%s was made by a version of spillway before 0.1.0, with one count of steps for all tensors: "
+                       "begin a new store, or go on with that version",
+                       self->folder);
     while (state != NULL && format < SW_OPTIMIZER_FORMATS &&
            strcmp(state, sw_optimizer_format_name((sw_optimizer_format)format)) != 0)
         format++;

@@ -84,6 +84,8 @@ sw_status sw_library_give(void *context, int64_t unit, int64_t first, int64_t co
     char *room = NULL; /* for weights in device memory */
     int64_t position = sw_library_first_run(self, unit, first);
     for (struct library_run run; sw_library_run_at(self, unit, position, first, count, &run); position++) {
+        if (run.tensor->weights == NULL)
+            continue;
         SW_TRY(begin_use(self, &self->giving, run.tensor->streamed, &run, true));
         if (run.tensor->cuda && room == NULL)
             SW_TRY(sw_library_cuda_room(self, &room));
@@ -163,6 +165,8 @@ sw_status sw_library_fill(void *context, int64_t unit, int64_t first, int64_t co
     memset(out, 0, (size_t)count * sizeof *out);
     for (struct library_run run; sw_library_run_at(self, unit, position, first, count, &run); position++) {
         const int64_t piece = run.tensor->streamed;
+        if (run.tensor->weights == NULL)
+            continue;
         if (run.tensor->cuda) {
             SW_TRY(read_run(self, &run, widen_piece, out + run.at));
             continue;
@@ -180,13 +184,15 @@ sw_status sw_library_fill(void *context, int64_t unit, int64_t first, int64_t co
 int64_t sw_library_packed_bytes(const spillway *self, int64_t unit, int64_t first, int64_t count) {
     int64_t position = sw_library_first_run(self, unit, first), bytes = 0;
     for (struct library_run run; sw_library_run_at(self, unit, position, first, count, &run); position++)
-        bytes += run.count * sw_dtype_bytes(run.tensor->type);
+        bytes += run.tensor->weights != NULL ? run.count * sw_dtype_bytes(run.tensor->type) : 0;
     return bytes;
 }
 
 sw_status sw_library_pack(spillway *self, int64_t unit, int64_t first, int64_t count, char *out) {
     int64_t position = sw_library_first_run(self, unit, first);
     for (struct library_run run; sw_library_run_at(self, unit, position, first, count, &run); position++) {
+        if (run.tensor->weights == NULL)
+            continue;
         const int64_t bytes = run.count * sw_dtype_bytes(run.tensor->type);
         if (run.tensor->cuda)
             SW_TRY(read_run(self, &run, copy_piece, out));
@@ -200,6 +206,8 @@ sw_status sw_library_pack(spillway *self, int64_t unit, int64_t first, int64_t c
 sw_status sw_library_unpack(spillway *self, int64_t unit, int64_t first, int64_t count, const char *from) {
     int64_t position = sw_library_first_run(self, unit, first);
     for (struct library_run run; sw_library_run_at(self, unit, position, first, count, &run); position++) {
+        if (run.tensor->weights == NULL)
+            continue;
         const int64_t elem_bytes = sw_dtype_bytes(run.tensor->type), bytes = run.count * elem_bytes;
         char *weights = (char *)run.tensor->weights + run.from * elem_bytes;
         if (run.tensor->cuda)

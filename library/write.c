@@ -12,7 +12,7 @@ enum { PARTS = SW_OPTIMIZER_VECTORS };
 
 /* The values that come in, by part and tensor, and room for a grain's record as fp32. */
 struct replacing {
-    const spillway *self;
+    spillway *self;
     const float *const *part[PARTS]; /* NULL: the part stays */
     float *whole;
     struct sw_moment_rounding rounding;
@@ -47,6 +47,10 @@ static sw_status check_steps(const spillway *self, const struct spillway_state *
                        "step %lld with %lld applied steps is not a state: there are 0 or more applied steps, and at "
                        "most as many as steps, of which there are at most 2^53",
                        (long long)state->step, (long long)state->applied_steps);
+    for (int64_t t = 0; state->tensor_steps != NULL && t < self->tensor_count; t++)
+        if (state->tensor_steps[t] < 0 || state->tensor_steps[t] > state->applied_steps)
+            return sw_fail(SW_ERR_ARG, "'%s' with %lld steps is not a state of %lld applied steps",
+                           self->tensor[t].name, (long long)state->tensor_steps[t], (long long)state->applied_steps);
     return strlen(note) < SPILLWAY_NOTE_CHARS
                ? SW_OK
                : sw_fail(SW_ERR_ARG, "the note for %s has %zu bytes; a commit keeps at most %d", self->folder,
@@ -59,7 +63,8 @@ static void change_grain(const struct replacing *r, int64_t unit, int64_t grain,
     int64_t position = sw_library_first_run(r->self, unit, first);
     for (struct library_run run; sw_library_run_at(r->self, unit, position, first, elems, &run); position++)
         for (int part = 0; part < PARTS; part++) {
-            const float *values = r->part[part] != NULL ? r->part[part][run.tensor - r->self->tensor] : NULL;
+            const int64_t t = run.tensor - r->self->tensor;
+            const float *values = r->part[part] != NULL && t < r->self->tensor_count ? r->part[part][t] : NULL;
             if (values != NULL)
                 memcpy(r->whole + part * SW_GRAIN_ELEMS + run.at, values + run.from,
                        (size_t)run.count * sizeof *values);
@@ -82,6 +87,7 @@ static sw_status change(void *context, int64_t unit, int64_t first_grain, int64_
         if (format == SW_OPTIMIZER_8BIT && !wide)
             sw_record_recover_m(r->whole + SW_GRAIN_ELEMS, record);
     }
+    sw_library_stamp(r->self, unit, first_grain * SW_GRAIN_ELEMS, grains * SW_GRAIN_ELEMS, records);
     return SW_OK;
 }
 
@@ -105,8 +111,10 @@ static sw_status replace(spillway *self, const struct spillway_state *state, str
                                                .text = text};
     *begun = true;
     SW_TRY(sw_library_cuda_begin(self));
-    for (int64_t t = 0; t < self->tensor_count; t++)
+    for (int64_t t = 0; t < self->tensor_count; t++) {
         self->tensor[t].gradient = NULL;
+        self->tensor[t].missed = state->tensor_steps != NULL ? state->applied_steps - state->tensor_steps[t] : 0;
+    }
     self->replaces = true;
     const sw_status replaced = sw_engine_replace(self->engine, &replacement);
     self->replaces = false;

@@ -297,12 +297,12 @@ struct call {
     void *weights; /* NULL: not wanted */
 };
 
-/* Consecutive elements: where they begin in the chunk and in the record's three parts, and their decay and step size.
- */
+/* Consecutive elements: where they begin in the chunk and in the record's three parts, and their decay, step size and
+ * bias correction. */
 struct run {
     int64_t at;
     float *master, *m, *v;
-    float decay_factor, minus_step_size;
+    float decay_factor, minus_step_size, correction2_sqrt;
 };
 
 /* Runs the operations of ref/update.c in the same order: the bits are a contract. */
@@ -311,7 +311,7 @@ SW_INLINE void update_lanes(const struct sw_adamw_scalars *s, const struct run *
     const sw_vec g = gradient * s->grad_scale;
     *m = sw_vec_fma_once(sw_vec_splat(s->one_minus_beta1), g - *m, *m);
     *v = sw_vec_fma_once(s->one_minus_beta2 * g, g, s->beta2 * *v);
-    const sw_vec denominator = sw_vec_sqrt(*v) / s->correction2_sqrt + s->eps;
+    const sw_vec denominator = sw_vec_sqrt(*v) / run->correction2_sqrt + s->eps;
     *master = sw_vec_fma_once(sw_vec_splat(run->minus_step_size), *m / denominator, *master * run->decay_factor);
 }
 
@@ -362,6 +362,12 @@ SW_INLINE void update_run(const sw_dtype type, const bool in_8bit, const struct 
         update_vector(type, in_8bit, &call, &here, i, count - i);
 }
 
+/* Rounds the masters of elements of the call, whose state stays as it is. */
+static void leave_out(const struct sw_update_adamw *op, int64_t at, int64_t count, const float *master) {
+    if (op->weights != NULL)
+        sw_narrow(op->type, op->weights, at, count, master);
+}
+
 /* Updates the elements [first, first + count) of a grain that begins at element chunk_elem of the call. */
 static void update_elems(const struct update *u, int64_t chunk_elem, int64_t first, int64_t count, float *master,
                          float *m, float *v) {
@@ -375,9 +381,12 @@ static void update_elems(const struct update *u, int64_t chunk_elem, int64_t fir
                                 .m = m + i,
                                 .v = v + i,
                                 .decay_factor = span.factor,
-                                .minus_step_size = span.minus_step_size};
+                                .minus_step_size = span.minus_step_size,
+                                .correction2_sqrt = span.correction2_sqrt};
         part = sw_min_i64(count - i, span.end - unit_elem);
-        if (op->grads_format == SW_GRADS_8BIT)
+        if (span.left_out)
+            leave_out(op, at, part, master + i);
+        else if (op->grads_format == SW_GRADS_8BIT)
             SW_FOR_TYPE(update_run, op->type, true, op, &u->scalars, &run, part);
         else
             SW_FOR_TYPE(update_run, op->type, false, op, &u->scalars, &run, part);
@@ -452,7 +461,12 @@ SW_INLINE void update_narrow(const sw_optimizer_format format, const sw_rounding
         const struct run run = {.at = block.chunk_elem,
                                 .master = record->master + at,
                                 .decay_factor = span.factor,
-                                .minus_step_size = span.minus_step_size};
+                                .minus_step_size = span.minus_step_size,
+                                .correction2_sqrt = span.correction2_sqrt};
+        if (span.left_out) {
+            leave_out(op, block.chunk_elem, SW_MOMENT_BLOCK_ELEMS, run.master);
+            continue;
+        }
         if (span.end < how.first_elem + at + SW_MOMENT_BLOCK_ELEMS)
             update_parts(u, &block, &moments);
         else if (op->grads_format == SW_GRADS_8BIT)

@@ -11,13 +11,14 @@ extern "C" {
 
 enum { SW_LAUNCH_SPANS = 64 }; /* decay spans that one launch knows; it is given them with its arguments */
 
-/* The elements [first, end) of a call. Decay factor and step size of an element come from the first span that ends
- * after it. */
+/* The elements [first, end) of a call. Decay factor, step size and bias correction of an element come from the first
+ * span that ends after it. */
 struct sw_stretch {
     int64_t first, end;
     int spans;
     int64_t ends[SW_LAUNCH_SPANS];
-    float factors[SW_LAUNCH_SPANS], minus_step_sizes[SW_LAUNCH_SPANS];
+    float factors[SW_LAUNCH_SPANS], minus_step_sizes[SW_LAUNCH_SPANS], corrections[SW_LAUNCH_SPANS];
+    bool left_out[SW_LAUNCH_SPANS];
 };
 
 static __device__ __forceinline__ int sw_span_of(const sw_stretch &s, int64_t elem) {
@@ -70,14 +71,22 @@ template <typename T> static inline sw_gradients<T> sw_gradients_of(const struct
     return {(const T *)op->grads, nullptr};
 }
 
-static __device__ __forceinline__ void sw_update_elem(const struct sw_adamw_scalars &s, float decay_factor,
-                                                      float minus_step_size, float gradient, float *master, float *m,
-                                                      float *v) {
+/* The values that a span's elements share. */
+struct sw_span_values {
+    float factor, minus_step_size, correction;
+};
+
+static __device__ __forceinline__ sw_span_values sw_values_of(const sw_stretch &s, int span) {
+    return {s.factors[span], s.minus_step_sizes[span], s.corrections[span]};
+}
+
+static __device__ __forceinline__ void sw_update_elem(const struct sw_adamw_scalars &s, const sw_span_values &span,
+                                                      float gradient, float *master, float *m, float *v) {
     const float g = gradient * s.grad_scale;
     *m = fmaf(s.one_minus_beta1, g - *m, *m);
     *v = fmaf(s.one_minus_beta2 * g, g, s.beta2 * *v);
-    const float denominator = sqrtf(*v) / s.correction2_sqrt + s.eps;
-    *master = fmaf(minus_step_size, *m / denominator, *master * decay_factor);
+    const float denominator = sqrtf(*v) / span.correction + s.eps;
+    *master = fmaf(span.minus_step_size, *m / denominator, *master * span.factor);
 }
 
 /* Returns the next stretch of a call, from element `first` on and before `end`: to the end, or as far as the spans of
@@ -94,6 +103,8 @@ static inline sw_stretch sw_next_stretch(const struct sw_adamw_scalars *scalars,
         s.ends[s.spans] = s.end;
         s.factors[s.spans] = span.factor;
         s.minus_step_sizes[s.spans] = span.minus_step_size;
+        s.corrections[s.spans] = span.correction2_sqrt;
+        s.left_out[s.spans] = span.left_out;
     }
     return s;
 }

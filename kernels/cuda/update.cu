@@ -29,15 +29,15 @@ static __device__ __forceinline__ float *record_at(const update &u, int64_t at) 
 
 /* Updates a whole vector that is in one span and in aligned memory, as nearly all vectors of a call are. */
 template <typename T>
-static __device__ __forceinline__ void update_whole(const update &u, float decay_factor, float minus_step_size,
-                                                    int64_t at, const sw_gradients<T> &grads, T *weights) {
+static __device__ __forceinline__ void update_whole(const update &u, const sw_span_values &span, int64_t at,
+                                                    const sw_gradients<T> &grads, T *weights) {
     float *record = record_at(u, at), master[SW_ELEMS], m[SW_ELEMS], v[SW_ELEMS], gradients[SW_ELEMS];
     sw_load_whole(record, master);
     sw_load_whole(record + u.plane_elems, m);
     sw_load_whole(record + 2 * u.plane_elems, v);
     grads.load(at, true, gradients);
     for (int i = 0; i < SW_ELEMS; i++)
-        sw_update_elem(u.scalars, decay_factor, minus_step_size, gradients[i], &master[i], &m[i], &v[i]);
+        sw_update_elem(u.scalars, span, gradients[i], &master[i], &m[i], &v[i]);
     sw_store_whole(record, master);
     sw_store_whole(record + u.plane_elems, m);
     sw_store_whole(record + 2 * u.plane_elems, v);
@@ -53,10 +53,10 @@ static __device__ __forceinline__ void update_part(const update &u, const sw_str
     for (int i = begin; i < end; i++) {
         const bool padding = in_grain(at) >= u.plane_elems;
         float master = padding ? 0.0f : record[i];
-        if (!u.skip && !padding) {
+        const int span = u.skip || padding ? 0 : sw_span_of(s, at + i);
+        if (!u.skip && !padding && !s.left_out[span]) {
             float *m = &record[u.plane_elems + i], *v = &record[2 * u.plane_elems + i];
-            const int span = sw_span_of(s, at + i);
-            sw_update_elem(u.scalars, s.factors[span], s.minus_step_sizes[span], grads.at(at + i), &master, m, v);
+            sw_update_elem(u.scalars, sw_values_of(s, span), grads.at(at + i), &master, m, v);
             record[i] = master;
         }
         if (weights != NULL)
@@ -75,8 +75,9 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
     const int begin = at < s.first ? (int)(s.first - at) : 0;
     const int end = s.end - at < SW_ELEMS ? (int)(s.end - at) : (int)SW_ELEMS;
     const int span = u.skip ? 0 : sw_span_of(s, at + begin);
-    if (u.aligned && !u.skip && in_grain(at) < u.plane_elems && begin == 0 && at + SW_ELEMS <= s.ends[span])
-        update_whole(u, s.factors[span], s.minus_step_sizes[span], at, grads, weights);
+    if (u.aligned && !u.skip && !s.left_out[span] && in_grain(at) < u.plane_elems && begin == 0 &&
+        at + SW_ELEMS <= s.ends[span])
+        update_whole(u, sw_values_of(s, span), at, grads, weights);
     else
         update_part(u, s, at, begin, end, grads, weights);
 }

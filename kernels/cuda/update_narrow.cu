@@ -199,17 +199,19 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
     if (u.stochastic)
         draw_words(u, u.first_elem + at - lane * SW_ELEMS, lane, words[warp]);
     int span = sw_span_of(s, at);
+    const bool left_out = s.left_out[span]; /* the block as a whole */
     SW_UNROLL
-    for (int i = 0; i < SW_ELEMS; i++) {
+    for (int i = 0; i < SW_ELEMS && !left_out; i++) {
         while (s.ends[span] <= at + i)
             span++;
-        sw_update_elem(u.scalars, s.factors[span], s.minus_step_sizes[span], gradients[i], &master[i], &m[i], &v[i]);
+        sw_update_elem(u.scalars, sw_values_of(s, span), gradients[i], &master[i], &m[i], &v[i]);
     }
     sw_store_whole(masters, master);
     if (weights != NULL)
         sw_store_elems(weights + at, SW_ELEMS, u.aligned, master);
     __syncwarp();
-    moments.round(u, m, v, words[warp], lane);
+    if (!left_out)
+        moments.round(u, m, v, words[warp], lane);
 }
 
 template <typename T>

@@ -12,7 +12,7 @@ static void update_elem(const struct sw_adamw_scalars *s, const struct sw_decay_
     const float g = gradient * s->grad_scale;
     *m = fmaf(s->one_minus_beta1, g - *m, *m);
     *v = fmaf(s->one_minus_beta2 * g, g, s->beta2 * *v);
-    const float denominator = sqrtf(*v) / s->correction2_sqrt + s->eps;
+    const float denominator = sqrtf(*v) / span->correction2_sqrt + s->eps;
     *master = fmaf(span->minus_step_size, *m / denominator, *master * span->factor);
 }
 
@@ -33,7 +33,8 @@ static void update_elems(const struct update *u, int64_t first, int64_t count, f
     for (int64_t i = 0; i < count && !op->adamw->skip; i++) {
         const int64_t at = u->at + first + i;
         const struct sw_decay_span span = sw_decay_span(&u->scalars, op->runs, op->run_count, op->first_elem + at);
-        update_elem(&u->scalars, &span, gradient_at(op, at), &master[i], &m[i], &v[i]);
+        if (!span.left_out)
+            update_elem(&u->scalars, &span, gradient_at(op, at), &master[i], &m[i], &v[i]);
     }
 }
 
@@ -46,6 +47,8 @@ static void update_narrow(const struct update *u, const struct sw_record_parts *
                                            .first_elem = op->first_elem + u->at};
     for (int64_t at = 0; at < SW_GRAIN_ELEMS && !op->adamw->skip; at += SW_MOMENT_BLOCK_ELEMS) {
         float m[SW_MOMENT_BLOCK_ELEMS], v[SW_MOMENT_BLOCK_ELEMS];
+        if (sw_decay_span(&u->scalars, op->runs, op->run_count, how.first_elem + at).left_out)
+            continue;
         sw_moments_widen(op->format, record, at, m, v);
         update_elems(u, at, SW_MOMENT_BLOCK_ELEMS, record->master + at, m, v);
         sw_moments_round(op->format, &how, at, m, v, record);

@@ -893,12 +893,14 @@ static sw_status make_kept(struct trial *trial, int64_t grains, const void *grad
     return SW_OK;
 }
 
-/* Runs with and without decay, and with learning rates of their own, begin and end within grains. A tail of the unit is
- * padding. */
+/* Runs with and without decay, and with learning rates and a t of their own, begin and end within grains; one run is
+ * left out. A tail of the unit is padding. */
 sw_status trial_update(struct trial *trial) {
-    enum { FIRST_RUN = 101, TAIL = 77, STEP = 3 };
+    enum { FIRST_RUN = 101, SECOND_RUN = 1024, LEFT_OUT = 3072, TAIL = 77, STEP = 3 };
     const int64_t elems = grain_elems(trial), grains = elems / SW_GRAIN_ELEMS;
     const struct sw_decay_run runs[] = {{.end = FIRST_RUN, .decay = true},
+                                        {.end = SECOND_RUN, .decay = true, .step = 7},
+                                        {.end = LEFT_OUT, .left_out = true},
                                         {.end = elems / 2 + 1, .decay = false, .lr_scale = 0.1},
                                         {.end = elems - TAIL, .decay = true, .lr_scale = 3.0}};
     const struct sw_adamw adamw = {

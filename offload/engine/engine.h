@@ -122,6 +122,9 @@ struct sw_unit_ops {
      * written where they are, instead of by take and give, with the same bits. The same until the step is done. NULL:
      * it lends nothing. */
     struct sw_loan (*lend)(void *context, int64_t unit, int64_t first, int64_t count);
+    /* Changes records of elements [first, first+count) of a unit, which the step has just updated and is about to write
+     * (update_only). Called by the update lane's thread. NULL: nothing is changed. */
+    void (*stamp)(void *context, int64_t unit, int64_t first, int64_t count, void *records);
     void (*gather)(void *context, const struct sw_gather_call *call); /* NULL if the plan's gathered_bytes is 0 */
     /* Adds the sums of a micro-batch's pairs to `out`. tokens: as in sw_engine_tokens; losses: call->loss as the head
      * wrote it. Any thread of the host may call it. NULL if the plan has no pair_sequences. */

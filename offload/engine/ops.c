@@ -306,6 +306,10 @@ static sw_status run_update(const struct op_run *run) {
         loan = loan_at(run, at);
         SW_TRY(update_loan(run, &adamw, at, &loan));
     }
+    const struct sw_unit_ops *ops = &engine->spec.ops;
+    if (ops->stamp != NULL)
+        ops->stamp(ops->context, run->op->unit, run->op->first_grain * SW_GRAIN_ELEMS, run->op->grains * SW_GRAIN_ELEMS,
+                   sw_engine_operand(engine, run->op, SW_ROLE_OPTIMIZER));
     return SW_OK;
 }
 

@@ -165,18 +165,22 @@ sw_status sw_unit_walk(const struct sw_unit *unit, int64_t first, int64_t count,
     return SW_OK;
 }
 
-/* Sets the runs: neighbouring tensors with the same decay and learning rate are one. */
+/* Sets the runs: neighbouring tensors with the same decay, learning rate and t are one, if all or none is left out. */
 static void join_runs(struct sw_unit *unit) {
     unit->run_count = 0;
     for (int64_t t = next_in_layout(unit, -1); t < unit->tensor_count; t = next_in_layout(unit, t)) {
         const struct sw_tensor *tensor = &unit->tensor[t];
         struct sw_decay_run *before = unit->run_count > 0 ? &unit->run[unit->run_count - 1] : NULL;
-        if (before != NULL && before->decay == tensor->decay && before->lr_scale == tensor->lr_scale)
+        if (before != NULL && before->decay == tensor->decay && before->lr_scale == tensor->lr_scale &&
+            before->step == tensor->step && before->left_out == tensor->left_out)
             continue;
         if (before != NULL)
             before->end = tensor->offset;
-        unit->run[unit->run_count++] =
-            (struct sw_decay_run){.end = unit->elems, .decay = tensor->decay, .lr_scale = tensor->lr_scale};
+        unit->run[unit->run_count++] = (struct sw_decay_run){.end = unit->elems,
+                                                             .decay = tensor->decay,
+                                                             .lr_scale = tensor->lr_scale,
+                                                             .step = tensor->step,
+                                                             .left_out = tensor->left_out};
     }
 }
 
@@ -222,6 +226,7 @@ enum section { BASE, FROZEN, PLAIN, WIDE, REPLICATED, REPLICATED_WIDE, SECTIONS 
  * whether their matrices are quantized. */
 struct form {
     bool narrow, parted, based;
+    int64_t align_elems; /* where tensors outside of wide grains begin */
 };
 
 static enum section section_of(const struct together *at, struct form form) {
@@ -244,7 +249,7 @@ static int64_t lay_out_section(struct sw_unit *unit, enum section section, struc
         const bool wide = section == WIDE || section == REPLICATED_WIDE;
         if (wide && !at.wide)
             return -1;
-        elem = move_to(unit, &at, wide ? wide_place(elem, at.elems) : sw_round_up(elem, SW_TENSOR_ALIGN_ELEMS));
+        elem = move_to(unit, &at, wide ? wide_place(elem, at.elems) : sw_round_up(elem, form.align_elems));
     }
     return elem;
 }
@@ -321,7 +326,8 @@ static sw_status seal_unit(const struct sw_units *units, struct sw_unit *unit) {
         frozen += unit->tensor[t].frozen;
     const struct form form = {.narrow = units->optimizer != SW_OPTIMIZER_FP32,
                               .parted = frozen > 0 && (based || frozen < unit->tensor_count),
-                              .based = based};
+                              .based = based,
+                              .align_elems = sw_max_i64(SW_TENSOR_ALIGN_ELEMS, units->tensor_align_elems)};
     SW_TRY(lay_out(unit, form));
     SW_TRY(check_rows(units, unit));
     unit->trained_grain = frozen == unit->tensor_count ? unit->grains : unit->trained_grain;

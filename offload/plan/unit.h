@@ -64,6 +64,8 @@ struct sw_tensor {
     int64_t offset;                  /* first element in the unit */
     bool decay;                      /* weight decay applies; false for biases, those of experts [experts, n] too */
     double lr_scale;                 /* factor of the learning rate; 0 stands for 1 */
+    int64_t step;                    /* t of the next update; 0: that of the step */
+    bool left_out;                   /* the next update leaves its state as it is */
     bool typed;                      /* stays in the compute type, out of a quantized base */
     bool frozen;                     /* training does not change it; set before the units are sealed */
     bool in_first;                   /* matrices of experts, [experts, in, out], which MXFP4 keeps [experts, out, in] */
@@ -97,6 +99,9 @@ struct sw_units {
     /* Format of the optimizer state that the units are laid out for, and so of every plan and store of them. It is set
      * before the units are sealed. */
     sw_optimizer_format optimizer;
+    /* Where tensors outside of wide grains begin: at multiples of so many elements; 0: SW_TENSOR_ALIGN_ELEMS. With
+     * whole blocks of moments, no two tensors share a scale. It is set before the units are sealed. */
+    int64_t tensor_align_elems;
     /* The weights of blocks lie in e4m3 with a scale for each grain (core/fp8.h), those of their wide grains and of the
      * embedding and the head in the compute type. The optimizer's format is not SW_OPTIMIZER_FP32, which has no wide
      * grains. */
@@ -176,7 +181,8 @@ sw_status sw_unit_walk(const struct sw_unit *unit, int64_t first, int64_t count,
  * afterwards. SW_ERR_UNSUPPORTED: some frozen tensors cannot be apart from the trained ones. */
 sw_status sw_units_seal(struct sw_units *units);
 
-/* Computes the decay runs of sealed units again, whose tensors have another decay or lr_scale now. */
+/* Computes the decay runs of sealed units again, whose tensors have another decay, lr_scale or step now, or are left
+ * out. */
 void sw_units_join_runs(struct sw_units *units);
 
 /* Return the number of parameters, without padding, of all units, and of their frozen tensors. */

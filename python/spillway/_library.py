@@ -22,7 +22,7 @@ class Options(ctypes.Structure):
     """struct spillway_options"""
 
     _fields_ = [("size", c_size_t), ("store", c_char_p), ("host_memory_bytes", c_uint64), ("state", c_int),
-                ("threads", c_int), ("save_every", c_int64), ("accumulate", c_int), ("zero_missing_gradients", c_int),
+                ("threads", c_int), ("save_every", c_int64), ("accumulate", c_int), ("missing_gradients", c_int),
                 ("allow_buffered", c_int), ("rank", c_int), ("ranks", c_int), ("gather", GATHER),
                 ("gather_context", c_void_p)]
 
@@ -52,7 +52,8 @@ class State(ctypes.Structure):
     """struct spillway_state"""
 
     _fields_ = [("size", c_size_t), ("master", POINTER(c_void_p)), ("first_moment", POINTER(c_void_p)),
-                ("second_moment", POINTER(c_void_p)), ("step", c_int64), ("applied_steps", c_int64), ("note", c_char_p)]
+                ("second_moment", POINTER(c_void_p)), ("step", c_int64), ("applied_steps", c_int64), ("note", c_char_p),
+                ("tensor_steps", POINTER(c_int64))]
 
 
 class IoOptions(ctypes.Structure):
@@ -103,6 +104,7 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "spillway_read": (c_int, [c_void_p, c_int64, c_int, c_int64, c_int64, c_void_p]),
     "spillway_write": (c_int, [c_void_p, POINTER(State)]),
     "spillway_applied_steps": (c_int64, [c_void_p]),
+    "spillway_tensor_steps": (c_int64, [c_void_p, c_int64]),
     "spillway_get_usage": (c_int, [c_void_p, POINTER(UsageStruct)]),
     "spillway_io_open": (c_int, [c_char_p, POINTER(IoOptions), POINTER(c_void_p)]),
     "spillway_io_submit": (c_int, [c_void_p, c_int, c_int64, c_void_p, c_int64, POINTER(c_int64)]),

@@ -12,8 +12,8 @@ import torch
 
 from spillway.devices import Trailing, gpu_of, name_stream, on_gpu
 from spillway.overlap import check_overlap, watch
-from spillway.state import Replacement, copies_of, masters_of, replacement_of
-from spillway.store import StepResult, Store, Usage
+from spillway.state import Replacement, copies_of, masters_of, replacement_of, steps_of
+from spillway.store import MISSING, StepResult, Store, Usage
 
 _DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 # A store has one pair of betas and one eps for all of its tensors.
@@ -81,7 +81,7 @@ class AdamW(torch.optim.Optimizer):
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
                  eps: float = 1e-8, weight_decay: float = 1e-2, *, store: str | os.PathLike[str], host_memory: int | str,
-                 state: str = "fp32", clip: float | None = None, save_every: int = 1, missing: str = "error",
+                 state: str = "fp32", clip: float | None = None, save_every: int = 1, missing: str = "skip",
                  threads: int = 0, allow_buffered: bool = False, full_state_dict: bool = False,
                  overlap: torch.nn.Module | None = None, process_group: Any = None, hand_over: bool = False) -> None:
         """
@@ -93,7 +93,8 @@ class AdamW(torch.optim.Optimizer):
             state: "fp32", "bf16" or "8bit", the format of the moments.
             clip: the largest global norm of the gradients; None for none. It may be changed between steps.
             save_every: steps from commit to commit while some of the state lives in host memory.
-            missing: a parameter whose gradient is None is refused by name ("error"), or has one of zeros ("zero").
+            missing: a parameter whose gradient is None is left out of the step, as torch.optim.AdamW leaves it out ("skip"), is
+                refused by name ("error"), or has a gradient of zeros ("zero").
             threads: cores of an update; 0 for all that the process may use.
             allow_buffered: accept a file system without direct I/O.
             overlap: the module whose parameters these are. `step` then returns once the norm of the gradients is known, and
@@ -108,8 +109,8 @@ class AdamW(torch.optim.Optimizer):
                 no more than a few gradients take memory, of the GPU for instance. The store adds up those of several backward
                 passes, in fp32, which takes 4 bytes of `host_memory` for each parameter.
         """
-        if missing not in ("error", "zero"):
-            raise ValueError(f"missing={missing!r} is neither 'error' nor 'zero'")
+        if missing not in MISSING:
+            raise ValueError(f"missing={missing!r} is none of {', '.join(map(repr, MISSING))}")
         if hand_over and process_group is not None:
             raise ValueError("hand_over and process_group: the processes average gradients after the backward pass has made them, "
                              "and these would be handed over before: leave hand_over out")
@@ -140,7 +141,7 @@ class AdamW(torch.optim.Optimizer):
                                     for parameter in group["params"] if parameter.requires_grad})
         shared, self._any_of = _shared_by(process_group)
         opened = Store(store, host_memory=host_memory, state=state, threads=threads, save_every=save_every,
-                       accumulate=self._adds, zero_missing_gradients=missing == "zero",
+                       accumulate=self._adds, missing_gradients=missing,
                        allow_buffered=allow_buffered, **shared)
         try:
             name_stream(opened, self._gpu)
@@ -311,7 +312,7 @@ class AdamW(torch.optim.Optimizer):
         store, changed = self._opened(), self._changed()
         name_stream(store, self._gpu)
         if changed:
-            Replacement(masters_of(self._index, changed), store.last_step, store.applied_steps).write(store, self.note)
+            Replacement(masters_of(self._index, changed), store.last_step, store.applied_steps, steps_of(store)).write(store, self.note)
         self._touch()
 
     @torch.no_grad()
@@ -387,7 +388,9 @@ class AdamW(torch.optim.Optimizer):
         made = {**super().state_dict(), "store": store.folder, "step": store.last_step}
         if self.full_state_dict if full is None else full:
             parameters = [parameter for group in self.param_groups for parameter in group["params"]]
-            made["state"] = {number: {"step": torch.tensor(float(store.applied_steps)), **self.read_state(parameter)}
+            made["applied_steps"] = store.applied_steps
+            made["state"] = {number: {"step": torch.tensor(float(store.tensor_steps(self._index[parameter]))),
+                                      **self.read_state(parameter)}
                              for number, parameter in enumerate(parameters) if parameter in self._index}
         return made
 

@@ -21,16 +21,22 @@ def copies_of(parameter: torch.Tensor, store: Store, index: int) -> dict[str, to
     return parts
 
 
+def steps_of(store: Store) -> list[int]:
+    """Returns each tensor's count of steps."""
+    return [store.tensor_steps(index) for index in range(len(store.counts))]
+
+
 class Replacement(NamedTuple):
     """State that is to be written: tensors by part and by their index in the store, and the counts of their step."""
 
     parts: dict[str, list[torch.Tensor | None]]
     step: int
     applied_steps: int
+    tensor_steps: list[int]
 
     def is_in(self, store: Store) -> bool:
         """Tells whether the store has this state already."""
-        if (self.step, self.applied_steps) != (store.last_step, store.applied_steps):
+        if (self.step, self.applied_steps) != (store.last_step, store.applied_steps) or self.tensor_steps != steps_of(store):
             return False
         for part, tensors in self.parts.items():
             for index, tensor in enumerate(tensors):
@@ -43,7 +49,7 @@ class Replacement(NamedTuple):
     def write(self, store: Store, note: str) -> None:
         addresses = {part: [None if tensor is None else tensor.data_ptr() for tensor in tensors]
                      for part, tensors in self.parts.items()}
-        store.write(addresses, step=self.step, applied_steps=self.applied_steps, note=note)
+        store.write(addresses, step=self.step, applied_steps=self.applied_steps, tensor_steps=self.tensor_steps, note=note)
 
 
 def _as_fp32(tensor: torch.Tensor, parameter: torch.Tensor, what: str) -> torch.Tensor:
@@ -69,7 +75,7 @@ def replacement_of(state_dict: dict[str, Any], groups: list[dict[str, Any]], ind
             if group.get(flag):
                 raise ValueError(f"the state_dict is of an optimizer with {flag}=True, which spillway.AdamW does not have")
     parts: dict[str, list[torch.Tensor | None]] = {part: [None] * len(index) for part in PARTS}
-    steps: dict[int, str] = {}
+    steps = [0] * len(index)
     numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
     parameters = [parameter for group in groups for parameter in group["params"]]
     if len(numbers) != len(parameters):
@@ -77,18 +83,14 @@ def replacement_of(state_dict: dict[str, Any], groups: list[dict[str, Any]], ind
     for number, parameter in zip(numbers, parameters):
         if parameter not in index:
             continue
-        own = state_dict["state"].get(number)
-        if own is None:
-            raise ValueError(f"the state_dict has no state of '{names[parameter]}': PyTorch makes it in a parameter's first "
-                             "step, and a store has one count of steps for all of them")
+        # PyTorch makes the state of a parameter in its first step.
+        own = state_dict["state"].get(number, {"step": 0, "exp_avg": torch.zeros_like(parameter),
+                                               "exp_avg_sq": torch.zeros_like(parameter)})
         for part in PARTS:
             value = own.get(part, parameter if part == "master" else None)
             if value is None:
                 raise ValueError(f"the state_dict lacks the {part} of '{names[parameter]}': it is not of an AdamW")
             parts[part][index[parameter]] = _as_fp32(value, parameter, f"{part} of '{names[parameter]}'")
-        steps.setdefault(int(own["step"]), names[parameter])
-    if len(steps) > 1:
-        (first, name), (second, other) = list(steps.items())[:2]
-        raise ValueError(f"'{name}' has {first} steps and '{other}' {second}: a store has one count for all parameters")
-    applied = next(iter(steps), 0)
-    return Replacement(parts, max(applied, int(state_dict.get("step", applied))), applied)
+        steps[index[parameter]] = int(own["step"])
+    applied = max([int(state_dict.get("applied_steps", 0)), *steps])
+    return Replacement(parts, max(applied, int(state_dict.get("step", applied))), applied, steps)

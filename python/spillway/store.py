@@ -17,6 +17,7 @@ TYPES = {"fp32": 0, "bf16": 1, "fp16": 2}
 STATES = {"fp32": 0, "bf16": 1, "8bit": 2}
 # Added to a type: the address leads to memory of a CUDA device.
 CUDA = 16
+MISSING = {"error": 0, "zero": 1, "skip": 2}
 PARTS = {"master": 0, "exp_avg": 1, "exp_avg_sq": 2}
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30,
           "T": 1 << 40}
@@ -110,7 +111,7 @@ class Store:
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, host_memory: int | str, state: str = "fp32", threads: int = 0,
-                 save_every: int = 1, accumulate: bool = False, zero_missing_gradients: bool = False,
+                 save_every: int = 1, accumulate: bool = False, missing_gradients: str = "error",
                  allow_buffered: bool = False, rank: int = 0, ranks: int = 1,
                  gather: Callable[[int, list[int]], None] | None = None) -> None:
         """
@@ -121,7 +122,8 @@ class Store:
             threads: cores that the library uses; 0 for all that the process may use.
             save_every: steps from commit to commit while some of the state lives in host memory.
             accumulate: gradients may be added up by `gradient(..., add=True)`.
-            zero_missing_gradients: a tensor without a gradient has one of zeros, instead of being refused.
+            missing_gradients: a step without a gradient for some tensor is refused by its name ("error"), or the tensor has one
+                of zeros ("zero"), or is left out of the step ("skip"), as by torch.optim.AdamW.
             allow_buffered: accept a file system without direct I/O.
             rank, ranks: the number of this process among those that share the store, and their number.
             gather: for several processes: copies each one's part of some bytes to all of them. It gets the address of the
@@ -133,7 +135,7 @@ class Store:
         self._gather_error: BaseException | None = None
         options = _library.Options(ctypes.sizeof(_library.Options), os.fsencode(folder), parse_size(host_memory),
                                    _named(STATES, state, "a format of state"), threads, save_every, accumulate,
-                                   zero_missing_gradients, allow_buffered, rank, ranks, self._gather)
+                                   _named(MISSING, missing_gradients, "a way with missing gradients"), allow_buffered, rank, ranks, self._gather)
         handle = ctypes.c_void_p()
         self._handle: ctypes.c_void_p | None = None
         self._check(self._library.spillway_create(options, handle))
@@ -279,18 +281,27 @@ class Store:
         with self._turn():
             return int(self._library.spillway_applied_steps(self._open_handle()))
 
-    def write(self, parts: dict[str, list[int | None]], *, step: int, applied_steps: int, note: str = "") -> None:
+    def tensor_steps(self, index: int) -> int:
+        """The steps of these that did not leave a tensor out, which are the t of its bias correction."""
+        with self._turn():
+            return self._library.spillway_tensor_steps(self._open_handle(), index)
+
+    def write(self, parts: dict[str, list[int | None]], *, step: int, applied_steps: int,
+              tensor_steps: list[int] | None = None, note: str = "") -> None:
         """Replaces state, writes the weights to the tensors, and commits the state as a step. parts: for "master",
         "exp_avg" and "exp_avg_sq" the address of each tensor's fp32 values; None, or a part that is missing, keeps the
-        store's."""
+        store's. tensor_steps: each tensor's count of steps; None: applied_steps for all."""
         arrays: dict[str, object] = {}
         for name, addresses in parts.items():
             _named(PARTS, name, "a part of the state")
             if len(addresses) != len(self.counts):
                 raise ValueError(f"there are {len(addresses)} addresses of {name}, and {len(self.counts)} tensors")
             arrays[name] = (ctypes.c_void_p * len(addresses))(*addresses)
+        if tensor_steps is not None and len(tensor_steps) != len(self.counts):
+            raise ValueError(f"there are {len(tensor_steps)} counts of steps, and {len(self.counts)} tensors")
+        steps = (ctypes.c_int64 * len(tensor_steps))(*tensor_steps) if tensor_steps is not None else None
         state = _library.State(ctypes.sizeof(_library.State), *(arrays.get(name) for name in PARTS), step, applied_steps,
-                               note.encode())
+                               note.encode(), steps)
         self._call("spillway_write", state)
 
     def usage(self) -> Usage:

@@ -10,12 +10,16 @@
 
 enum { GRAINS = 4, ELEMS = GRAINS * SW_GRAIN_ELEMS };
 
-/* Runs that begin and end inside grains and tiles, and leave a tail after the last. */
+/* Runs that begin and end inside grains and tiles, and leave a tail after the last. Some have a t of their own, and two
+ * are left out: one has whole blocks of moments, the other is in a wide grain. */
 static const struct sw_decay_run runs[] = {{.end = 100, .decay = true},
                                            {.end = 101, .decay = false},
-                                           {.end = 5000, .decay = true, .lr_scale = 0.1},
+                                           {.end = 5000, .decay = true, .lr_scale = 0.1, .step = 2},
                                            {.end = SW_GRAIN_ELEMS + 513, .decay = false},
-                                           {.end = 3 * SW_GRAIN_ELEMS, .decay = true},
+                                           {.end = SW_GRAIN_ELEMS + 768, .decay = true, .step = 9},
+                                           {.end = SW_GRAIN_ELEMS + 2048, .decay = true, .left_out = true},
+                                           {.end = 3 * SW_GRAIN_ELEMS + 5, .decay = true},
+                                           {.end = 3 * SW_GRAIN_ELEMS + 1003, .left_out = true},
                                            {.end = ELEMS - 1000, .decay = false, .lr_scale = 2.5},
                                            {.end = ELEMS - 7, .decay = true}};
 enum { RUNS = sizeof runs / sizeof runs[0] };
@@ -144,6 +148,70 @@ static void scaled(struct pair *pair) {
 static void learning_rates_of_runs(void **state) {
     (void)state;
     for_each_device(scaled);
+}
+
+/* A run with a t of its own is updated as by that step, and one that is left out keeps its state. */
+static void stepped(struct pair *pair, sw_optimizer_format format) {
+    enum { OWN_STEP = 5 };
+    const int64_t first = SW_GRAIN_ELEMS + 1024, end = 2 * SW_GRAIN_ELEMS + 512, blocks = end + 2048;
+    const struct sw_decay_run plain = {.end = ELEMS, .decay = true};
+    const struct sw_decay_run mixed[] = {{.end = first, .decay = true},
+                                         {.end = end, .decay = true, .step = OWN_STEP},
+                                         {.end = blocks, .decay = true, .left_out = true},
+                                         {.end = ELEMS, .decay = true}};
+    struct sw_adamw other = SETTINGS;
+    other.step = OWN_STEP;
+    struct buffer before = make_records(GRAINS, 1e-3f), records[3], fp32[3];
+    struct buffer weights = buffer_make(ELEMS * 4), grads = make_grads(SW_F32, 2);
+    const struct sw_adamw *const steps[] = {&SETTINGS, &SETTINGS, &other};
+    const int64_t record_bytes = sw_optimizer_grain_bytes(format);
+    const struct sw_moment_rounding how = {.rounding = SW_ROUND_NEAREST};
+    for (int i = 0; i < 3; i++) {
+        records[i] = buffer_make(GRAINS * record_bytes);
+        fp32[i] = buffer_make(before.bytes);
+        for (int64_t g = 0; g < GRAINS; g++)
+            sw_record_from_fp32(format, false, &how,
+                                (const float *)before.data + g * SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS,
+                                (char *)records[i].data + g * record_bytes);
+    }
+    for (int64_t g = 0; g < GRAINS; g++)
+        sw_record_to_fp32(format, false, (const char *)records[0].data + g * record_bytes,
+                          (float *)before.data + g * SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS);
+    for (int i = 0; i < 3; i++) {
+        assert_ok(sw_update_adamw(pair->stream, .type = SW_F32, .adamw = steps[i], .grains = GRAINS,
+                                  .runs = i == 0 ? mixed : &plain, .run_count = i == 0 ? 4 : 1, .grads = grads.data,
+                                  .records = records[i].data, .weights = weights.data, .format = format,
+                                  .wide_elem = ELEMS));
+        for (int64_t g = 0; g < GRAINS; g++)
+            sw_record_to_fp32(format, false, (const char *)records[i].data + g * record_bytes,
+                              (float *)fp32[i].data + g * SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS);
+    }
+    for (int64_t elem = 0; elem < ELEMS; elem++) {
+        const struct buffer *want = elem >= first && elem < end ? &fp32[2] : &fp32[1];
+        want = elem >= end && elem < blocks ? &before : want;
+        for (int64_t part = 0; part < SW_OPTIMIZER_VECTORS; part++) {
+            const int64_t grain = elem / SW_GRAIN_ELEMS * SW_OPTIMIZER_VECTORS + part;
+            const int64_t at = grain * SW_GRAIN_ELEMS + elem % SW_GRAIN_ELEMS;
+            assert_memory_equal((float *)fp32[0].data + at, (float *)want->data + at, sizeof(float));
+        }
+    }
+    for (int i = 0; i < 3; i++) {
+        buffer_free(&records[i]);
+        buffer_free(&fp32[i]);
+    }
+    buffer_free(&before);
+    buffer_free(&weights);
+    buffer_free(&grads);
+}
+
+static void stepped_in_all_formats(struct pair *pair) {
+    for (int format = 0; format < SW_OPTIMIZER_FORMATS; format++)
+        stepped(pair, (sw_optimizer_format)format);
+}
+
+static void steps_of_runs(void **state) {
+    (void)state;
+    for_each_device(stepped_in_all_formats);
 }
 
 /* One call, or one for each grain: the address in the unit decides decay, not the call. */
@@ -500,16 +568,13 @@ static void scalars_keep_their_digits(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest on_devices[] = {cmocka_unit_test(same_bits_as_reference),
-                                            cmocka_unit_test(any_chunks),
-                                            cmocka_unit_test(learning_rates_of_runs),
-                                            cmocka_unit_test(runs_of_few_elements),
-                                            cmocka_unit_test(skipped_step),
-                                            cmocka_unit_test(same_bits_of_narrow_state),
-                                            cmocka_unit_test(wide_grains),
-                                            cmocka_unit_test(gradients_in_8_bits),
-                                            cmocka_unit_test(scales_fall_with_their_moments),
-                                            cmocka_unit_test(weights_may_be_left_out)};
+    const struct CMUnitTest on_devices[] = {
+        cmocka_unit_test(same_bits_as_reference),    cmocka_unit_test(any_chunks),
+        cmocka_unit_test(learning_rates_of_runs),    cmocka_unit_test(steps_of_runs),
+        cmocka_unit_test(runs_of_few_elements),      cmocka_unit_test(skipped_step),
+        cmocka_unit_test(same_bits_of_narrow_state), cmocka_unit_test(wide_grains),
+        cmocka_unit_test(gradients_in_8_bits),       cmocka_unit_test(scales_fall_with_their_moments),
+        cmocka_unit_test(weights_may_be_left_out)};
     const struct CMUnitTest others[] = {cmocka_unit_test(reference_follows_textbook),
                                         cmocka_unit_test(scalars_keep_their_digits)};
     return RUN_TESTS(on_devices, others);

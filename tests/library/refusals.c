@@ -173,7 +173,7 @@ static void zeros_stand_for_missing_gradients(void **state) {
     struct model m = model_make();
     struct spillway_options options = library_options(library_store(state, path), HOST);
     const struct spillway_rates rates = SPILLWAY_RATES_INIT;
-    options.zero_missing_gradients = 1;
+    options.missing_gradients = SPILLWAY_MISSING_ZERO;
     spillway *self = model_open(&m, &options);
     const float before = *(const float *)m.weights[0];
     library_must(spillway_step(self, &rates, NULL), self, "step");

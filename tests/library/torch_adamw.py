@@ -199,9 +199,9 @@ def mistakes_are_refused_by_name(folder):
     problems += script_test.raised(ValueError, "differ in betas", make, [{"params": first}, {"params": second, "betas": (0.5, 0.9)}], **options)
     problems += script_test.raised(ValueError, "weight decays [0.1, 0.2]", make,
                        [{"params": first, "weight_decay": 0.1}, {"params": second, "weight_decay": 0.2}], **options)
-    problems += script_test.raised(ValueError, "neither 'error' nor 'zero'", make, first, missing="skip", **options)
+    problems += script_test.raised(ValueError, "is none of", make, first, missing="none", **options)
     problems += script_test.raised(ValueError, "is not a size", make, first, store=folder, host_memory="32GB")
-    optimizer = make(model.named_parameters(), **options)
+    optimizer = make(model.named_parameters(), missing="error", **options)
     problems += script_test.raised(spillway.StoreError, "in use", make, model.named_parameters(), **options)
     problems += script_test.raised(ValueError, "'0.weight' has no gradient in step 1", optimizer.step)
     model(torch.ones(1, 8)).sum().backward()

@@ -5,6 +5,7 @@ usage: torch_modules.py LIBRARY [--steps N] [--large]    as a test few steps are
 
 import argparse
 import os
+import random
 import shutil
 import sys
 
@@ -111,32 +112,40 @@ def largest(pairs):
     return max((float((a.detach().float() - b.detach().float()).abs().max()) for a, b in pairs), default=0.0)
 
 
-def follow(name, folder, host_memory, zeros_for_none):
-    """Returns problems of a module, and prints its differences."""
+def follow(name, folder, host_memory, some_missing):
+    """Returns problems of a module, and prints its differences. some_missing: gradients are forgotten at random."""
+    chance = random.Random(support.SEED)
     module = MODULES[name]()
     masters = reference_of(module)
     named = dict(module.named_parameters())
     mine = spillway.AdamW(module.named_parameters(), lr=LR, weight_decay=0.05, store=folder, host_memory=host_memory,
-                          missing="zero" if zeros_for_none else "error", allow_buffered=True, save_every=10**6, threads=1)
+                          allow_buffered=True, save_every=10**6, threads=1)
     theirs = torch.optim.AdamW(masters.values(), lr=LR, weight_decay=0.05)
     for step in range(CHOSEN.steps):
         mine.zero_grad()
         module(torch.Generator().manual_seed(step)).float().pow(2).mean().backward()
         for key, master in masters.items():
+            if some_missing and chance.random() < 0.4:
+                named[key].grad = None
             gradient = named[key].grad
-            master.grad = torch.zeros_like(master) if gradient is None else gradient.float()
+            master.grad = None if gradient is None else gradient.float()
         mine.step()
         theirs.step()
     state = {key: mine.read_state(named[key]) for key in masters}
     weights = largest((state[key]["master"], masters[key]) for key in masters)
-    moments = max(largest((state[key][part], theirs.state[masters[key]][part]) for key in masters)
-                  for part in ("exp_avg", "exp_avg_sq"))
+    followed = {key: theirs.state[masters[key]] for key in masters if "step" in theirs.state[masters[key]]}
+    moments = max(largest((state[key][part], followed[key][part]) for key in followed) for part in ("exp_avg", "exp_avg_sq"))
+    steps = {key: int(followed[key]["step"]) if key in followed else 0 for key in masters}
+    numbers = {id(parameter): number for number, parameter in enumerate(named.values())}
+    found = mine.state_dict(full=True)["state"]
+    counted = all(int(found[numbers[id(named[key])]]["step"]) == steps[key] for key in masters)
     rounded = all(torch.equal(state[key]["master"].to(named[key].dtype), named[key]) for key in masters)
     mine.close()
     shutil.rmtree(folder)
     print(f"# {name}, {host_memory}: after {CHOSEN.steps} steps weights differ by at most {weights:.2g}, moments by {moments:.2g}",
           flush=True)
     problems = [] if weights <= MOST and moments <= MOST else [f"{name} differs from torch.optim.AdamW by {max(weights, moments)}"]
+    problems += [] if counted else [f"{name}: parameters have not {steps} steps"]
     return problems + ([] if rounded else [f"{name}: a parameter is not its rounded master"])
 
 
@@ -145,7 +154,16 @@ def ten_modules_follow_pytorch(folder):
     problems = []
     torch.set_num_threads(1)
     for number, name in enumerate(MODULES):
-        problems += follow(name, folder, ("64MiB", "6MiB")[number % 2], name == "without gradients")
+        problems += follow(name, folder, ("64MiB", "6MiB")[number % 2], False)
+    return problems
+
+
+@needs("torch")
+def gradients_that_are_missing_at_random_leave_out_their_parameters(folder):
+    problems = []
+    torch.set_num_threads(1)
+    for number, name in enumerate(("odd sizes", "shared", "attention", "bf16")):
+        problems += follow(name, folder, ("6MiB", "64MiB")[number % 2], True)
     return problems
 
 
@@ -178,4 +196,5 @@ def a_tensor_of_3_gb_follows_pytorch(folder):
     return [] if difference <= MOST else [f"a large tensor differs by {difference}"]
 
 
-script_test.run(ten_modules_follow_pytorch, *([a_tensor_of_3_gb_follows_pytorch] if CHOSEN.large else []))
+script_test.run(ten_modules_follow_pytorch, gradients_that_are_missing_at_random_leave_out_their_parameters,
+                *([a_tensor_of_3_gb_follows_pytorch] if CHOSEN.large else []))

@@ -29,6 +29,17 @@ def refuse_change(optimizer, parameter, rank):
         raise AssertionError(problems)
 
 
+def refuse_missing(optimizer, parameter, rank):
+    """Refuses in all processes a gradient that one of them lacks, and takes the step once all have it."""
+    kept = parameter.grad
+    if rank == 1:
+        parameter.grad = None
+    problems = script_test.raised(ValueError, "has a gradient in process 0 and none in process 1", optimizer.step)
+    parameter.grad = kept
+    if problems:
+        raise AssertionError(problems)
+
+
 def train_shared(folder, rank, ranks, steps):
     """All processes have the same batches. The mean of 2 or 4 equal gradients is one of them, bit by bit."""
     torch.manual_seed(SEED + int(rank))
@@ -49,12 +60,17 @@ def train_shared(folder, rank, ranks, steps):
         inputs = torch.randn(4, 1000, generator=torch.Generator().manual_seed(optimizer.last_step))
         optimizer.zero_grad()
         model(inputs).pow(2).mean().backward()
+        if optimizer.last_step % 2 == 1:
+            module[2].weight.grad = None
+        if ranks == 2 and optimizer.last_step == 1:
+            refuse_missing(optimizer, module[0].bias, rank)
         if rank == 1:
             with torch.no_grad():
                 module[0].weight.mul_(1.0)  # written to in one process only, which is no change
         optimizer.step()
     optimizer.save()
-    torch.save({"norm": optimizer.last_result.grad_norm, "moment": optimizer.read_state(module[0].weight)["exp_avg"],
+    steps = optimizer.state_dict(full=True)["state"][2]["step"]
+    torch.save({"norm": optimizer.last_result.grad_norm, "steps": steps, "moment": optimizer.read_state(module[0].weight)["exp_avg"],
                 **module.state_dict()}, os.path.join(folder, f"weights{rank}"))
     if ranks > 1:
         refuse_change(optimizer, module[0].bias, rank)
