@@ -61,10 +61,13 @@ sw_status sw_library_take_counts(spillway *self) {
     return status;
 }
 
-/* Refuses gradients that only some processes have: each updates only its part of a tensor. rows: which of the tensors
- * have one, process by process. */
-static sw_status check_rows(const spillway *self, const char *rows) {
-    for (int rank = 1; rank < self->ranks; rank++)
+/* Refuses gradients that only some processes have: each updates only its part of a tensor. Where each has elements of
+ * its own, the others have one of zeros, and rows[t] becomes whether any has one. rows: which of the tensors have one,
+ * process by process. */
+static sw_status check_rows(const spillway *self, char *rows) {
+    for (int64_t i = self->tensor_count; self->options.sharded && i < self->ranks * self->tensor_count; i++)
+        rows[i % self->tensor_count] |= rows[i];
+    for (int rank = 1; rank < self->ranks && !self->options.sharded; rank++)
         for (int64_t t = 0; t < self->tensor_count; t++) {
             const bool has = rows[rank * self->tensor_count + t] != 0;
             if (has != (rows[t] != 0))
@@ -77,34 +80,33 @@ static sw_status check_rows(const spillway *self, const char *rows) {
     return SW_OK;
 }
 
-static sw_status agree_on_gradients(const spillway *self) {
-    char *rows = calloc((size_t)self->ranks, (size_t)self->tensor_count);
+/* Returns in *out, which the caller frees, which of the tensors have a gradient. */
+static sw_status find_gradients(const spillway *self, char **out) {
+    char *rows = *out = calloc((size_t)self->ranks, (size_t)self->tensor_count);
     sw_status status = rows != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to compare gradients");
     status = sw_library_agree(self, status, "gradients");
     for (int64_t t = 0; status == SW_OK && t < self->tensor_count; t++)
         rows[self->rank * self->tensor_count + t] = self->tensor[t].gradient != NULL;
-    if (status == SW_OK)
+    if (status == SW_OK && self->comm != NULL)
         status = sw_comm_share_records(self->comm, "gradients", rows, self->tensor_count);
-    if (status == SW_OK)
-        status = check_rows(self, rows);
-    free(rows);
-    return status;
+    return status == SW_OK ? check_rows(self, rows) : status;
 }
 
 sw_status sw_library_leave_out(spillway *self) {
     const bool may = self->options.missing_gradients == SPILLWAY_MISSING_SKIP;
-    if (may && self->comm != NULL)
-        SW_TRY(agree_on_gradients(self));
-    for (int64_t t = 0; t < self->tensor_count; t++) {
+    char *has = NULL;
+    const sw_status status = may ? find_gradients(self, &has) : SW_OK;
+    for (int64_t t = 0; status == SW_OK && t < self->tensor_count; t++) {
         struct tensor *tensor = &self->tensor[t];
         struct sw_tensor *of_unit = &self->units->unit[tensor->unit].tensor[tensor->within];
         const int64_t step = tensor->missed > 0 ? self->applied_steps + 1 - tensor->missed : 0;
-        const bool left_out = may && tensor->gradient == NULL;
+        const bool left_out = has != NULL && has[t] == 0;
         self->factors_changed |= of_unit->left_out != left_out || of_unit->step != step;
         of_unit->left_out = left_out;
         of_unit->step = step;
     }
-    return SW_OK;
+    free(has);
+    return status;
 }
 
 void sw_library_count_step(spillway *self) {

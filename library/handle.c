@@ -88,6 +88,8 @@ static sw_status create(const struct spillway_options *given, spillway **out) {
     self->last_step = self->committed_step = -1;
     self->rank = options.rank;
     self->ranks = options.ranks > 1 ? options.ranks : 1;
+    self->sharers = options.sharded ? 1 : self->ranks;
+    self->sharer = options.sharded ? 0 : self->rank;
     *out = self;
     return SW_OK;
 }
@@ -123,6 +125,8 @@ static sw_status check_tensor(const spillway *self, const struct spillway_tensor
     if (tensor->type < 0 || tensor->type >= SW_DTYPES)
         return sw_fail(SW_ERR_ARG, "type %d of '%s' is not one of SPILLWAY_F32, _BF16 and _F16", tensor->type,
                        tensor->name);
+    if (tensor->count == 0 && self->options.sharded)
+        return check_factor(tensor->name, tensor->lr_scale);
     if (tensor->count < 1 || tensor->count > INT64_MAX / 4096)
         return sw_fail(SW_ERR_ARG, "'%s' has %lld elements; a tensor has at least one", tensor->name,
                        (long long)tensor->count);
@@ -155,8 +159,9 @@ static sw_status add(spillway *self, const struct spillway_tensor *given, int64_
     }
     struct tensor *added = &self->tensor[self->tensor_count];
     *added = (struct tensor){.type = (sw_dtype)tensor->type,
-                             .count = tensor->count,
-                             .weights = tensor->weights,
+                             .count = sw_max_i64(1, tensor->count),
+                             .empty = tensor->count == 0,
+                             .weights = tensor->count == 0 ? NULL : tensor->weights,
                              .lr_scale = factor_of(tensor->lr_scale),
                              .decay = tensor->decay != 0,
                              .begins_unit = tensor->begins_unit != 0,
@@ -348,11 +353,13 @@ static sw_status make_sums(spillway *self) {
 
 /* Makes room for the weights of a chunk of each process, and for what passes between processes. */
 static sw_status make_room(spillway *self) {
-    if (self->ranks == 1)
+    if (self->comm != NULL)
+        self->gathered_bytes = sw_comm_caller_bytes(self->ranks);
+    if (self->sharers == 1)
         return SW_OK;
     const int64_t bytes = self->ranks * CHUNK_GRAINS * SW_GRAIN_ELEMS * (int64_t)sizeof(float);
     self->gathered = malloc((size_t)bytes);
-    self->gathered_bytes = bytes + sw_comm_caller_bytes(self->ranks);
+    self->gathered_bytes += bytes;
     return self->gathered != NULL ? SW_OK
                                   : sw_fail(SW_ERR_NOMEM, "no memory for what %d processes gather", self->ranks);
 }
@@ -394,9 +401,9 @@ static sw_status make_plan(spillway *self) {
                                 .type = SW_F32,
                                 .train = true,
                                 .update_only = true,
-                                .ranks = self->ranks > 1 ? self->ranks : 0,
-                                .rank = self->rank,
-                                .zero = self->ranks > 1 ? SW_ZERO_WEIGHTS : SW_ZERO_NONE,
+                                .ranks = self->sharers > 1 ? self->sharers : 0,
+                                .rank = self->sharer,
+                                .zero = self->sharers > 1 ? SW_ZERO_WEIGHTS : SW_ZERO_NONE,
                                 .micro_batches = 1,
                                 .group = 1,
                                 .cost = cost,
@@ -416,21 +423,23 @@ static sw_status make_plan(spillway *self) {
 }
 
 static sw_status open_engine(spillway *self) {
-    const struct sw_engine_spec spec = {.plan = self->plan,
-                                        .device = self->device,
-                                        .host = self->device,
-                                        .store = self->store,
-                                        .comm = self->comm,
-                                        .io_depth = IO_DEPTH,
-                                        .speculation = SW_SPECULATE_NEVER,
-                                        .ops = {.context = self,
-                                                .take = sw_library_take,
-                                                .give = sw_library_give,
-                                                .lend = sw_library_lend,
-                                                .stamp = sw_library_stamp},
-                                        .described = true,
-                                        .applied_steps = self->applied_steps,
-                                        .skipped_steps = self->skipped_steps};
+    const struct sw_engine_spec spec = {
+        .plan = self->plan,
+        .device = self->device,
+        .host = self->device,
+        .store = self->store,
+        .comm = self->sharers > 1 ? self->comm : NULL,
+        .io_depth = IO_DEPTH,
+        .speculation = SW_SPECULATE_NEVER,
+        .ops = {.context = self,
+                .take = sw_library_take,
+                .give = sw_library_give,
+                .lend = sw_library_lend,
+                .stamp = sw_library_stamp,
+                .join_squares = self->comm != NULL && self->sharers == 1 ? sw_library_join_squares : NULL},
+        .described = true,
+        .applied_steps = self->applied_steps,
+        .skipped_steps = self->skipped_steps};
     return sw_engine_open(&spec, &self->engine);
 }
 
@@ -461,7 +470,7 @@ static sw_status check_layout(const spillway *self) {
     for (int64_t u = 0; alike && u < self->units->count; u++)
         alike = sw_store_unit_whole_grains(self->store, u) == self->units->unit[u].grains &&
                 sw_store_unit_grains(self->store, u) ==
-                    sw_shard(self->units->unit[u].grains, self->ranks, self->rank).grains;
+                    sw_shard(self->units->unit[u].grains, self->sharers, self->sharer).grains;
     return alike ? SW_OK
                  : sw_fail(SW_ERR_CORRUPT, "the store in %s and its tensors.json do not belong together", self->folder);
 }
@@ -568,6 +577,7 @@ static sw_status open_store(spillway *self, bool *started) {
     SW_TRY(clear_remains(self, &record, &found));
     SW_TRY(sw_library_agree(self, prepare(self, found), "plan"));
     SW_TRY(sw_library_check_alike(self));
+    SW_TRY(sw_library_share_counts(self));
     *started = !found;
     return found ? resume(self, &record) : start(self);
 }
@@ -594,6 +604,7 @@ static void release(spillway *self, bool undo) {
     sw_comm_close(self->comm);
     free(self->gathered);
     free(self->sums);
+    free(self->shard_count);
     free(self->order);
     free(self->unit_first);
     if (self->lock >= 0)
@@ -612,6 +623,7 @@ static void release(spillway *self, bool undo) {
     self->sums = NULL;
     self->comm = NULL;
     self->gathered = NULL;
+    self->shard_count = NULL;
     self->order = self->unit_first = NULL;
     self->sums_bytes = self->gathered_bytes = 0;
     self->lock = -1;

@@ -22,6 +22,7 @@ struct tensor {
     void *weights;
     double lr_scale;
     bool decay, begins_unit;
+    bool empty;                     /* this process has no element of it; `count` is then 1, of padding */
     int64_t unit, within;           /* its unit, and which of the unit's tensors it is; set by the layout */
     int64_t offset;                 /* first element in the unit */
     int64_t missed;                 /* applied steps that left it out */
@@ -53,7 +54,11 @@ struct spillway {
 
     /* Made by spillway_open. */
     bool open;
-    int rank, ranks;      /* this process and their number, at least 1 */
+    int rank, ranks; /* this process and their number, at least 1 */
+    /* The number of this process among those that share the state of each tensor, and their number: 1 if each process
+     * has tensors of its own (`sharded`). */
+    int sharer, sharers;
+    int64_t *shard_count; /* [ranks][tensor_count] elements that each process has, if `sharded`; else NULL */
     struct sw_comm *comm; /* NULL: the process is alone */
     char *gathered;       /* room for what processes give each other of a chunk's weights; NULL: the process is alone */
     int64_t gathered_bytes;
@@ -171,6 +176,14 @@ sw_status sw_library_finish(spillway *self);
 sw_status sw_library_open_comm(spillway *self);
 /* Returns the status of this process, or, if only others failed, that. All call it together. */
 sw_status sw_library_agree(const spillway *self, sw_status status, const char *what);
+/* Returns the elements that this process has of a tensor. */
+static inline int64_t sw_library_elems(const struct tensor *tensor) {
+    return tensor->empty ? 0 : tensor->count;
+}
+/* Exchanges the numbers of elements that processes have of each tensor, if `sharded`. */
+sw_status sw_library_share_counts(spillway *self);
+/* Adds the sums of squares of the other processes' own tensors (sw_unit_ops). */
+sw_status sw_library_join_squares(void *context, double *total);
 /* Checks that all processes have the same options, tensors and plan. */
 sw_status sw_library_check_alike(const spillway *self);
 /* Writes the folder of a process's store in a set of `ranks`. */

@@ -62,9 +62,10 @@ static sw_status take_least(const spillway *self, int64_t *value) {
 
 sw_status sw_library_check_alike(const spillway *self) {
     const struct spillway_options *o = &self->options;
-    const int64_t options[] = {(int64_t)o->host_memory_bytes, o->state, o->save_every, o->accumulate != 0,
-                               o->missing_gradients};
-    const int64_t plan[] = {self->plan->commit_every_step, self->plan->spec.chunk_grains};
+    const int64_t options[] = {(int64_t)o->host_memory_bytes, o->state,       o->save_every, o->accumulate != 0,
+                               o->missing_gradients,          o->sharded != 0};
+    const int64_t chunk_grains = o->sharded ? 0 : self->plan->spec.chunk_grains;
+    const int64_t plan[] = {self->plan->commit_every_step, chunk_grains};
     int64_t bytes = 0;
     if (self->comm == NULL)
         return SW_OK;
@@ -76,8 +77,8 @@ sw_status sw_library_check_alike(const spillway *self) {
     int64_t used = 0;
     for (int64_t t = 0; t < self->tensor_count; t++)
         used += snprintf(tensors + used, (size_t)(bytes + 1 - used), "%s %lld %d %d %d\n", self->tensor[t].name,
-                         (long long)self->tensor[t].count, (int)self->tensor[t].type, self->tensor[t].decay,
-                         self->tensor[t].begins_unit);
+                         o->sharded ? 0 : (long long)self->tensor[t].count, (int)self->tensor[t].type,
+                         self->tensor[t].decay, self->tensor[t].begins_unit);
     const struct sw_comm_claim claims[] = {
         {.what = "set of options", .remedy = "give all processes the same", .value = options, .bytes = sizeof options},
         {.what = "list of tensors",
@@ -91,6 +92,23 @@ sw_status sw_library_check_alike(const spillway *self) {
     const sw_status status = sw_comm_agree(self->comm, claims, (int)(sizeof claims / sizeof claims[0]));
     free(tensors);
     return status;
+}
+
+sw_status sw_library_share_counts(spillway *self) {
+    if (!self->options.sharded)
+        return SW_OK;
+    const int64_t bytes = self->tensor_count * (int64_t)sizeof *self->shard_count;
+    self->shard_count = calloc((size_t)self->ranks, (size_t)bytes);
+    const bool found = self->shard_count != NULL;
+    SW_TRY(sw_library_agree(self, found ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to compare tensors"), "tensors"));
+    for (int64_t t = 0; t < self->tensor_count; t++)
+        self->shard_count[self->rank * self->tensor_count + t] = sw_library_elems(&self->tensor[t]);
+    return self->comm != NULL ? sw_comm_share_records(self->comm, "tensors", self->shard_count, bytes) : SW_OK;
+}
+
+sw_status sw_library_join_squares(void *context, double *total) {
+    const spillway *self = context;
+    return sw_comm_sum_doubles(self->comm, "norm", total, 1);
 }
 
 sw_status sw_library_place(const spillway *self, int ranks, int rank, char place[LIBRARY_PATH_CHARS]) {
@@ -193,7 +211,7 @@ static sw_status take_shards(const spillway *self, struct shards *out) {
     out->grains = out->first + count;
     out->whole = out->grains + count;
     for (int64_t u = 0; u < count; u++) {
-        const struct sw_span shard = sw_shard(self->units->unit[u].grains, self->ranks, self->rank);
+        const struct sw_span shard = sw_shard(self->units->unit[u].grains, self->sharers, self->sharer);
         out->first[u] = shard.first_grain;
         out->grains[u] = shard.grains;
         out->whole[u] = self->units->unit[u].grains;
@@ -423,7 +441,7 @@ static int64_t *new_bounds(const spillway *self) {
 
 sw_status sw_library_gather_weights(spillway *self) {
     sw_status status = SW_OK;
-    if (self->comm == NULL)
+    if (self->sharers == 1)
         return SW_OK;
     int64_t *bounds = new_bounds(self);
     if (bounds == NULL)
@@ -437,7 +455,7 @@ sw_status sw_library_gather_weights(spillway *self) {
 
 sw_status sw_library_gather_elements(const spillway *self, int64_t unit, int64_t first, int64_t count, float *out) {
     struct sw_comm_request *request;
-    if (self->comm == NULL)
+    if (self->sharers == 1)
         return SW_OK;
     int64_t *bounds = new_bounds(self);
     if (bounds == NULL)

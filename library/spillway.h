@@ -49,6 +49,12 @@
  * store. When a process fails, the others wait in `gather` until that fails, so it has a timeout, or whoever started
  * the processes ends them.
  *
+ * Sharded tensors. With `sharded` each process has its own elements of each tensor, as ZeRO stage 3 and FSDP cut them,
+ * and registers these: the same names in the same order, with counts of its own, which may be 0. It hands in the
+ * gradient of its elements, keeps and updates their state, and gets their new weights. The norm is that of all
+ * processes. A gradient that only some processes have is of zeros in the others. As many processes as before open the
+ * store.
+ *
  * GPUs. Weights and gradients may be in the memory of a CUDA device, each by itself: spillway_use_cuda names the
  * device, and SPILLWAY_CUDA marks the pointers. State and updates stay on the host, and the bits are those of host
  * pointers. Copies pass through 4.5 MiB of pinned memory, part of host_memory_bytes, while the update works on other
@@ -123,15 +129,16 @@ struct spillway_options {
      * failure. See "Processes" above. */
     int (*gather)(void *context, void *data, const uint64_t *bounds);
     void *gather_context;
+    int sharded; /* nonzero: each process has elements of its own of each tensor; see "Sharded tensors" above */
 };
 #define SPILLWAY_OPTIONS_INIT                                                                                          \
-    { sizeof(struct spillway_options), NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL }
+    { sizeof(struct spillway_options), NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, 0 }
 
 struct spillway_tensor {
     size_t size;
     const char *name; /* unique in the store; printable UTF-8; the library copies it */
     int type;         /* of `weights`; with SPILLWAY_CUDA they are in device memory */
-    int64_t count;    /* elements, at least 1, whatever the shape */
+    int64_t count;    /* elements, at least 1, whatever the shape; 0 is allowed with `sharded` */
     /* [count], contiguous, borrowed until spillway_close. A new store starts from these values; spillway_open of an
      * existing one, and each step, writes them. In fp32 they are the master weights, else these rounded to nearest. */
     void *weights;

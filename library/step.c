@@ -24,7 +24,7 @@ static sw_status find_tensor(spillway *self, int64_t index, struct tensor **out)
 static sw_status wait_for(spillway *self, const struct tensor *tensor) {
     if (!self->running)
         return SW_OK;
-    if (self->comm != NULL)
+    if (self->sharers > 1)
         return sw_library_finish(self);
     sw_status status = sw_engine_wait_given(self->engine, tensor->unit, tensor->offset + tensor->count);
     if (status == SW_OK)
@@ -55,6 +55,8 @@ static sw_status take_gradient(spillway *self, int64_t index, int type, const vo
         return sw_fail(SW_ERR_ARG, "%d is neither SPILLWAY_SET nor SPILLWAY_ADD", how);
     if (how == SPILLWAY_ADD && tensor->sum == NULL)
         return sw_fail(SW_ERR_ARG, "gradients are not added up in %s: set `accumulate` in its options", self->folder);
+    if (tensor->empty)
+        return sw_fail(SW_ERR_ARG, "'%s' has no elements in this process, and so no gradient", tensor->name);
     const bool added = tensor->gradient != NULL && tensor->gradient == tensor->sum;
     if (tensor->gradient != NULL && added != (how == SPILLWAY_ADD))
         return sw_fail(SW_ERR_ARG, "the gradient of '%s' was set before and is added to now, or the other way round",
@@ -123,7 +125,7 @@ static sw_status check_products(const spillway *self, const struct spillway_rate
 
 static sw_status check_gradients(const spillway *self) {
     for (int64_t t = 0; self->options.missing_gradients == SPILLWAY_MISSING_ERROR && t < self->tensor_count; t++)
-        if (self->tensor[t].gradient == NULL)
+        if (self->tensor[t].gradient == NULL && !self->tensor[t].empty)
             return sw_fail(SW_ERR_ARG,
                            "'%s' has no gradient in step %lld: hand one in, leave the tensor out of the store, or set "
                            "missing_gradients",
@@ -316,10 +318,10 @@ static sw_status read_part(spillway *self, int64_t index, int part, int64_t firs
     SW_TRY(find_tensor(self, index, &tensor));
     if (part < SPILLWAY_MASTER || part > SPILLWAY_SECOND_MOMENT)
         return sw_fail(SW_ERR_ARG, "%d is not one of SPILLWAY_MASTER, _FIRST_MOMENT and _SECOND_MOMENT", part);
-    if (first < 0 || count < 0 || first > tensor->count - count || (out == NULL && count > 0))
+    if (first < 0 || count < 0 || first > sw_library_elems(tensor) - count || (out == NULL && count > 0))
         return sw_fail(SW_ERR_ARG, "'%s' has no %lld elements from %lld on, or there is nowhere to copy them",
                        tensor->name, (long long)count, (long long)first);
-    if (count == 0)
+    if (count == 0 && self->comm == NULL)
         return SW_OK;
     SW_TRY(sw_library_finish(self));
     return sw_library_read(self, tensor, part, first, count, out);

@@ -113,6 +113,8 @@ sw_status sw_library_lay_out(spillway *self, bool found) {
 sw_status sw_library_check_places(const spillway *self) {
     for (int64_t t = 0; t < sw_library_all_tensors(self); t++) {
         const struct tensor *tensor = &self->tensor[t];
+        if (self->options.sharded)
+            continue;
         if (tensor->unit != tensor->kept_unit || tensor->offset != tensor->kept_offset)
             return sw_fail(SW_ERR_UNSUPPORTED,
                            "the state of '%s' lies elsewhere in %s than this version of spillway puts it: open the "
@@ -120,6 +122,22 @@ sw_status sw_library_check_places(const spillway *self) {
                            tensor->name, self->folder);
     }
     return SW_OK;
+}
+
+/* Adds to a tensor's entry how many of its elements each process has. Returns false for lack of memory. */
+static bool list_shards(const spillway *self, json_t *entry, int64_t t) {
+    json_t *counts = self->options.sharded && t < self->tensor_count ? json_array() : NULL;
+    for (int rank = 0; counts != NULL && rank < self->ranks; rank++)
+        (void)json_array_append_new(counts, json_integer(self->shard_count[rank * self->tensor_count + t]));
+    return !self->options.sharded || t == self->tensor_count ||
+           (json_array_size(counts) == (size_t)self->ranks && json_object_set_new(entry, "counts", counts) == 0);
+}
+
+/* Returns how many elements this process has of a tensor in the store; -1: the entry does not say. */
+static int64_t kept_count(const spillway *self, const json_t *entry) {
+    const json_t *counts = json_object_get(entry, "counts");
+    const json_t *count = counts != NULL ? json_array_get(counts, (size_t)self->rank) : json_object_get(entry, "count");
+    return json_is_integer(count) ? json_integer_value(count) : -1;
 }
 
 /* Appends the tensors in the order in which they were put into the units, from which the same order of calls makes the
@@ -133,7 +151,7 @@ static bool list_tensors(const spillway *self, json_t *tensors, int64_t *at) {
         const struct tensor *tensor = &self->tensor[at[i]];
         json_t *entry = json_pack("{s:s, s:I, s:I, s:I}", "name", tensor->name, "count", (json_int_t)tensor->count,
                                   "unit", (json_int_t)tensor->unit, "offset", (json_int_t)tensor->offset);
-        if (json_array_append_new(tensors, entry) != 0)
+        if (json_array_append_new(tensors, entry) != 0 || !list_shards(self, entry, at[i]))
             return false;
     }
     return true;
@@ -144,10 +162,10 @@ static json_t *describe(const spillway *self, const struct store_record *record)
     int64_t *at = calloc((size_t)sw_library_all_tensors(self), sizeof *at);
     json_t *tensors = json_array(), *object = NULL;
     if (at != NULL && tensors != NULL && list_tensors(self, tensors, at))
-        object =
-            json_pack("{s:i, s:s, s:i, s:s, s:i, s:s, s:b, s:O}", "version", RECORD_VERSION, "id", record->set.id,
-                      "ranks", record->set.ranks, "orphan", record->orphan.id, "orphan_ranks", record->orphan.ranks,
-                      "state", sw_optimizer_format_name(record->state), "started", record->started, "tensors", tensors);
+        object = json_pack("{s:i, s:s, s:i, s:s, s:i, s:s, s:b, s:b, s:O}", "version", RECORD_VERSION, "id",
+                           record->set.id, "ranks", record->set.ranks, "orphan", record->orphan.id, "orphan_ranks",
+                           record->orphan.ranks, "state", sw_optimizer_format_name(record->state), "started",
+                           record->started, "sharded", self->options.sharded != 0, "tensors", tensors);
     json_decref(tensors);
     free(at);
     return object;
@@ -215,9 +233,10 @@ static sw_status match(spillway *self, const json_t *tensors, const struct name 
     json_t *entry;
     json_array_foreach(tensors, i, entry) {
         const struct name wanted = {json_string_value(json_object_get(entry, "name")), 0};
-        const int64_t count = json_integer_value(json_object_get(entry, "count"));
+        const int64_t count = kept_count(self, entry);
         const json_t *unit = json_object_get(entry, "unit"), *offset = json_object_get(entry, "offset");
-        if (wanted.name == NULL || count < 1 || !json_is_integer(unit) || !json_is_integer(offset))
+        if (wanted.name == NULL || count < (self->options.sharded ? 0 : 1) || !json_is_integer(unit) ||
+            !json_is_integer(offset))
             return sw_fail(SW_ERR_CORRUPT, "tensors.json in %s has an entry that lacks a member", self->folder);
         const struct name *found =
             bsearch(&wanted, names, (size_t)sw_library_all_tensors(self), sizeof *names, by_name);
@@ -227,11 +246,12 @@ static sw_status match(spillway *self, const json_t *tensors, const struct name 
             continue;
         }
         /* The counts of other tensors have another size, and refuse_others names those. */
-        if (self->tensor[found->number].count != count && found->number < self->tensor_count)
+        if (sw_library_elems(&self->tensor[found->number]) != count && found->number < self->tensor_count)
             return sw_fail(SW_ERR_ARG,
                            "the tensor '%s' has %lld elements, and %lld in %s: a store keeps the sizes that it was "
                            "made with",
-                           wanted.name, (long long)self->tensor[found->number].count, (long long)count, self->folder);
+                           wanted.name, (long long)sw_library_elems(&self->tensor[found->number]), (long long)count,
+                           self->folder);
         if (known[found->number])
             return sw_fail(SW_ERR_CORRUPT, "tensors.json in %s lists '%s' twice", self->folder, wanted.name);
         known[found->number] = true;
@@ -289,6 +309,20 @@ static sw_status read_members(const spillway *self, const json_t *object, struct
     return SW_OK;
 }
 
+/* Refuses a store whose processes have the tensors in other parts. */
+static sw_status check_sharding(const spillway *self, const struct store_record *record, bool sharded) {
+    if (sharded != (self->options.sharded != 0))
+        return sw_fail(SW_ERR_ARG, "%s has the state of %s, and it is opened for %s: begin a new store", self->folder,
+                       sharded ? "tensors of which each process has its part" : "whole tensors",
+                       sharded ? "whole tensors" : "tensors of which each process has its part");
+    return !sharded || record->set.ranks == self->ranks
+               ? SW_OK
+               : sw_fail(SW_ERR_ARG,
+                         "%s has the parts that %d processes had of each tensor, and %d open it: open it with as many "
+                         "processes as before, or begin a new store",
+                         self->folder, record->set.ranks, self->ranks);
+}
+
 sw_status sw_library_read_record(spillway *self, struct store_record *out, bool *found) {
     char path[LIBRARY_PATH_CHARS];
     json_t *object;
@@ -299,6 +333,8 @@ sw_status sw_library_read_record(spillway *self, struct store_record *out, bool 
         return SW_OK;
     SW_TRY(sw_json_read_checked_file(path, SW_JSON_MOST_WRITTEN_BYTES, SW_ERR_CORRUPT, &object));
     sw_status status = read_members(self, object, out);
+    if (status == SW_OK && out->started)
+        status = check_sharding(self, out, json_is_true(json_object_get(object, "sharded")));
     if (status == SW_OK && out->started)
         status = match_tensors(self, json_object_get(object, "tensors"));
     json_decref(object);

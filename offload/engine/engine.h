@@ -125,6 +125,9 @@ struct sw_unit_ops {
     /* Changes records of elements [first, first+count) of a unit, which the step has just updated and is about to write
      * (update_only). Called by the update lane's thread. NULL: nothing is changed. */
     void (*stamp)(void *context, int64_t unit, int64_t first, int64_t count, void *records);
+    /* Adds the sums of squares that others have to that of this engine's gradients, from which the norm follows
+     * (update_only). Called once a step, by a thread of the engine. NULL: there are no others. */
+    sw_status (*join_squares)(void *context, double *total);
     void (*gather)(void *context, const struct sw_gather_call *call); /* NULL if the plan's gathered_bytes is 0 */
     /* Adds the sums of a micro-batch's pairs to `out`. tokens: as in sw_engine_tokens; losses: call->loss as the head
      * wrote it. Any thread of the host may call it. NULL if the plan has no pair_sequences. */

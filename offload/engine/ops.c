@@ -217,6 +217,8 @@ static sw_status run_compute_norm(const struct op_run *run) {
         for (int64_t g = 0; g < sw_plan_trained(engine->plan, sums_of_unit->first_index).grains; g++)
             total += sums[g];
     }
+    if (engine->spec.ops.join_squares != NULL)
+        SW_TRY(engine->spec.ops.join_squares(engine->spec.ops.context, &total));
     struct sw_step_result *result = &context->result;
     result->loss_scale = engine->loss_scale.scale;
     result->grad_norm = sqrt(total) / result->loss_scale;

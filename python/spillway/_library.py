@@ -24,7 +24,7 @@ class Options(ctypes.Structure):
     _fields_ = [("size", c_size_t), ("store", c_char_p), ("host_memory_bytes", c_uint64), ("state", c_int),
                 ("threads", c_int), ("save_every", c_int64), ("accumulate", c_int), ("missing_gradients", c_int),
                 ("allow_buffered", c_int), ("rank", c_int), ("ranks", c_int), ("gather", GATHER),
-                ("gather_context", c_void_p)]
+                ("gather_context", c_void_p), ("sharded", c_int)]
 
 
 class Tensor(ctypes.Structure):

@@ -12,6 +12,7 @@ import torch
 
 from spillway.devices import Trailing, gpu_of, name_stream, on_gpu
 from spillway.overlap import check_overlap, watch
+from spillway.sharding import are_sharded, local_of
 from spillway.state import Replacement, copies_of, masters_of, replacement_of, steps_of
 from spillway.store import MISSING, StepResult, Store, Usage
 
@@ -103,7 +104,8 @@ class AdamW(torch.optim.Optimizer):
             full_state_dict: `state_dict()` holds the state itself, as `state_dict(full=True)` does. Trainers that keep
                 several checkpoints, or go back to one after later steps were committed, need it.
             process_group: a group of torch.distributed whose processes share the store, each with a part of the state. All
-                have the same gradients, as DistributedDataParallel makes them, and call `step`, `wait`, `save`, `usage`,
+                have the same gradients, as DistributedDataParallel makes them, or each has its part of each parameter, as
+                fully_shard (FSDP2) makes them. They call `step`, `wait`, `save`, `usage`,
                 `read_state`, `state_dict`, `load_state_dict` and `take_weights` together.
             hand_over: the backward pass hands each gradient over as soon as it has made it, and `.grad` is None again, so that
                 no more than a few gradients take memory, of the GPU for instance. The store adds up those of several backward
@@ -139,10 +141,12 @@ class AdamW(torch.optim.Optimizer):
         if overlap is not None:
             check_overlap(overlap, {parameter: names[id(parameter)] for group in self.param_groups
                                     for parameter in group["params"] if parameter.requires_grad})
+        sharded = are_sharded([(names[id(parameter)], parameter) for group in self.param_groups for parameter in group["params"]
+                               if parameter.requires_grad], process_group)
         shared, self._any_of = _shared_by(process_group)
         opened = Store(store, host_memory=host_memory, state=state, threads=threads, save_every=save_every,
                        accumulate=self._adds, missing_gradients=missing,
-                       allow_buffered=allow_buffered, **shared)
+                       allow_buffered=allow_buffered, sharded=sharded, **shared)
         try:
             name_stream(opened, self._gpu)
             if self._offloaded is not None:
@@ -156,7 +160,7 @@ class AdamW(torch.optim.Optimizer):
             raise
         self._store = opened
         self._names = {parameter: names[id(parameter)] for parameter in self._index}
-        self._places = {parameter: (parameter.data_ptr(), parameter.dtype) for parameter in self._index}
+        self._places = {parameter: (local_of(parameter).data_ptr(), parameter.dtype) for parameter in self._index}
         self._versions: dict[torch.Tensor, int] = {}
         # What the store was told last.
         self._factors: dict[torch.Tensor, tuple[float, bool]] = {}
@@ -187,14 +191,12 @@ class AdamW(torch.optim.Optimizer):
 
     @staticmethod
     def _add(store: Store, name: str, parameter: torch.Tensor) -> int:
-        if hasattr(parameter, "to_local"):
-            raise ValueError(f"the parameter '{name}' is a DTensor, of which each process has a part (FSDP2): this version "
-                             "takes whole parameters, as DistributedDataParallel has them")
         if parameter.dtype not in _DTYPES:
             raise ValueError(f"the parameter '{name}' is of {parameter.dtype}, not of float32, bfloat16 or float16")
-        if not parameter.is_contiguous():
+        own = local_of(parameter)
+        if not own.is_contiguous():
             raise ValueError(f"the parameter '{name}' is not contiguous: call .contiguous() on it before")
-        return store.add(name, parameter.data_ptr(), parameter.numel(), _DTYPES[parameter.dtype], cuda=on_gpu(parameter))
+        return store.add(name, own.data_ptr(), own.numel(), _DTYPES[parameter.dtype], cuda=on_gpu(parameter))
 
     def _opened(self) -> Store:
         if self._store is None:
@@ -245,6 +247,7 @@ class AdamW(torch.optim.Optimizer):
         if parameter not in self._index:
             raise ValueError("a parameter that was frozen when the store was made has a gradient now: a store keeps the "
                              "parameters that it was made with")
+        gradient = local_of(gradient)
         if gradient.is_sparse or gradient.layout != torch.strided:
             raise ValueError(f"the gradient of '{self._names[parameter]}' is sparse")
         dense = gradient.detach().contiguous()
@@ -257,7 +260,7 @@ class AdamW(torch.optim.Optimizer):
         kept, add = {}, self._adds
         for group in self.param_groups:
             for parameter in group["params"]:
-                if parameter.grad is None or parameter.numel() == 0:
+                if parameter.grad is None or local_of(parameter).numel() == 0:
                     continue
                 dense = self._hand_in(store, parameter, parameter.grad, add)
                 if add:
@@ -268,28 +271,30 @@ class AdamW(torch.optim.Optimizer):
 
     def _check_places(self) -> None:
         for parameter, place in self._places.items():
-            if place != (parameter.data_ptr(), parameter.dtype):
+            if place != (local_of(parameter).data_ptr(), parameter.dtype):
                 raise ValueError(f"the parameter '{self._names[parameter]}' has moved to other memory or another type since "
                                  "the optimizer was made: convert the model first, and make the optimizer then")
 
     def _touch(self) -> None:
         """Tells autograd that the parameters have changed."""
         for parameter in self._index:
-            torch.autograd.graph.increment_version(parameter)
+            torch.autograd.graph.increment_version(local_of(parameter))
             if hasattr(parameter, "spillway_stream"):
                 parameter.spillway_stream._accept(parameter)
-        self._versions = {parameter: parameter._version for parameter in self._index}
+        self._versions = {parameter: local_of(parameter)._version for parameter in self._index}
 
     def _changed(self) -> list[torch.Tensor]:
         """Returns parameters that something else has given other values since the last step. Only those that were written to
         are compared with their masters. Processes read masters together, so one that was written to in any of them is
         compared in all, and the result is that of all."""
-        written = self._true_in_any({parameter: parameter._version != version for parameter, version in self._versions.items()})
+        written = self._true_in_any({parameter: local_of(parameter)._version != version
+                                     for parameter, version in self._versions.items()})
         differs = {}
         for parameter in written:
-            master = torch.empty(parameter.shape, dtype=torch.float32)
+            own = local_of(parameter)
+            master = torch.empty(own.shape, dtype=torch.float32)
             self._opened().read(self._index[parameter], "master", master.data_ptr())
-            differs[parameter] = not torch.equal(master.to(parameter.dtype).to(parameter.device), parameter)
+            differs[parameter] = not torch.equal(master.to(parameter.dtype).to(own.device), own)
         return self._true_in_any(differs)
 
     def _true_in_any(self, values: dict[torch.Tensor, bool]) -> list[torch.Tensor]:
@@ -301,7 +306,7 @@ class AdamW(torch.optim.Optimizer):
         if changed:
             raise ValueError(f"the parameter '{self._names[changed[0]]}' was changed by something else than the optimizer, whose "
                              "step would undo that: call take_weights() to make the values of parameters the masters")
-        self._versions = {parameter: parameter._version for parameter in self._index}
+        self._versions = {parameter: local_of(parameter)._version for parameter in self._index}
 
     @torch.no_grad()
     def take_weights(self) -> None:

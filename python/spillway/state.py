@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from spillway.sharding import like, local_of
 from spillway.store import PARTS, Store
 
 # Flags of torch.optim.AdamW that mean another update.
@@ -16,8 +17,9 @@ def copies_of(parameter: torch.Tensor, store: Store, index: int) -> dict[str, to
     """Returns copies of a tensor's state in the store, in fp32."""
     parts = {}
     for part in PARTS:
-        parts[part] = torch.empty(parameter.shape, dtype=torch.float32)
-        store.read(index, part, parts[part].data_ptr())
+        copy = torch.empty(local_of(parameter).shape, dtype=torch.float32)
+        store.read(index, part, copy.data_ptr())
+        parts[part] = like(copy, parameter)
     return parts
 
 

@@ -113,7 +113,7 @@ class Store:
     def __init__(self, folder: str | os.PathLike[str], *, host_memory: int | str, state: str = "fp32", threads: int = 0,
                  save_every: int = 1, accumulate: bool = False, missing_gradients: str = "error",
                  allow_buffered: bool = False, rank: int = 0, ranks: int = 1,
-                 gather: Callable[[int, list[int]], None] | None = None) -> None:
+                 gather: Callable[[int, list[int]], None] | None = None, sharded: bool = False) -> None:
         """
         Args:
             folder: made if it is missing; its parent exists.
@@ -128,6 +128,7 @@ class Store:
             rank, ranks: the number of this process among those that share the store, and their number.
             gather: for several processes: copies each one's part of some bytes to all of them. It gets the address of the
                 bytes and bounds: process r's part is bytes bounds[r] to bounds[r + 1]. Any thread may call it.
+            sharded: each process has elements of its own of each tensor, perhaps none.
         """
         self._library = _library.load()
         # The library calls it as long as the handle lives.
@@ -135,7 +136,7 @@ class Store:
         self._gather_error: BaseException | None = None
         options = _library.Options(ctypes.sizeof(_library.Options), os.fsencode(folder), parse_size(host_memory),
                                    _named(STATES, state, "a format of state"), threads, save_every, accumulate,
-                                   _named(MISSING, missing_gradients, "a way with missing gradients"), allow_buffered, rank, ranks, self._gather)
+                                   _named(MISSING, missing_gradients, "a way with missing gradients"), allow_buffered, rank, ranks, self._gather, None, sharded)
         handle = ctypes.c_void_p()
         self._handle: ctypes.c_void_p | None = None
         self._check(self._library.spillway_create(options, handle))

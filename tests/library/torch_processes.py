@@ -7,17 +7,6 @@ import sys
 from torch_support import SEED, needs, script_test, spillway, torch
 
 
-def refuse_parts(folder, group):
-    """Refuses a parameter of which each process has a part."""
-    from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.tensor import Shard, distribute_tensor
-    part = torch.nn.Parameter(distribute_tensor(torch.ones(8), DeviceMesh.from_group(group, "cpu"), [Shard(0)]))
-    problems = script_test.raised(ValueError, "'part' is a DTensor", spillway.AdamW, [("part", part)], store=folder,
-                                  host_memory="64MiB", process_group=group)
-    if problems:
-        raise AssertionError(problems)
-
-
 def refuse_change(optimizer, parameter, rank):
     """Refuses in all processes what changed in one."""
     if rank == 0:
@@ -53,7 +42,6 @@ def train_shared(folder, rank, ranks, steps):
         import torch.distributed as dist
         dist.init_process_group("gloo", init_method=f"file://{folder}/meeting{steps}", rank=rank, world_size=ranks)
         model = torch.nn.parallel.DistributedDataParallel(module)
-        refuse_parts(os.path.join(folder, "parts"), dist.group.WORLD)
         options["process_group"] = dist.group.WORLD
     optimizer = spillway.AdamW(module.named_parameters(), overlap=module if ranks == 2 else None, **options)
     while optimizer.last_step < int(steps):

@@ -1,0 +1,169 @@
+"""spillway.AdamW on the parameters of fully_shard (FSDP2), of which each process has a part. Needs PyTorch."""
+
+import os
+import traceback
+
+from torch_support import SEED, found, needs, script_test, spillway, torch
+
+STEPS = 20
+
+
+class Model(torch.nn.Module if torch else object):
+    """Rows that no number of processes divides, fewer rows than processes, and a branch that some steps leave out."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(37, 101), torch.nn.Linear(101, 3)
+        self.other = torch.nn.Linear(37, 3, bias=False)
+        self.gain = torch.nn.Parameter(torch.ones(1))
+
+    def forward(self, inputs, uses_other):
+        hidden = self.second(torch.tanh(self.first(inputs))) * self.gain
+        return hidden + self.other(inputs) if uses_other else hidden
+
+
+def sharded_model():
+    from torch.distributed.fsdp import fully_shard
+    torch.manual_seed(SEED)
+    model = Model()
+    fully_shard(model.second)
+    return fully_shard(model)
+
+
+def train(model, optimizer, first, last):
+    for step in range(first, last):
+        inputs = torch.randn(8, 37, generator=torch.Generator().manual_seed(step))
+        optimizer.zero_grad()
+        model(inputs, step % 3 > 0).pow(2).mean().backward()
+        if step % 3 == 0:
+            model.other.weight.grad = None
+        optimizer.step()
+
+
+def whole(model):
+    return {name: parameter.detach().full_tensor() for name, parameter in model.named_parameters()}
+
+
+def refuse(group, rank):
+    """Refuses what the parts of parameters do not allow."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+    mesh = DeviceMesh.from_group(group, "cpu")
+    part = torch.nn.Parameter(distribute_tensor(torch.ones(8), mesh, [Shard(0)]))
+    copied = torch.nn.Parameter(distribute_tensor(torch.ones(8), mesh, [Replicate()]))
+    options = {"store": "nowhere", "host_memory": "64MiB"}
+    problems = script_test.raised(ValueError, "name their group", spillway.AdamW, [("part", part)], **options)
+    problems += script_test.raised(ValueError, "a part of 'part' and the whole of 'copied'", spillway.AdamW,
+                                   [("part", part), ("copied", copied)], process_group=group, **options)
+    alone = dist.new_group([rank], use_local_synchronization=True)
+    problems += script_test.raised(ValueError, "and process_group has 1", spillway.AdamW, [("part", part)], process_group=alone,
+                                   **options)
+    if problems:
+        raise AssertionError(problems)
+
+
+def follow_replicated(folder, group):
+    """Replicated DTensors are whole parameters, which the processes share."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import Replicate, distribute_tensor
+    mesh, values = DeviceMesh.from_group(group, "cpu"), torch.randn(500, generator=torch.Generator().manual_seed(1))
+    copied = torch.nn.Parameter(distribute_tensor(values.clone(), mesh, [Replicate()]))
+    plain = torch.nn.Parameter(values.clone())
+    mine = spillway.AdamW([("copied", copied)], store=os.path.join(folder, "copied"), host_memory="64MiB", allow_buffered=True,
+                          process_group=group)
+    theirs = torch.optim.AdamW([plain])
+    for _ in range(3):
+        copied.grad, plain.grad = distribute_tensor(values.clone(), mesh, [Replicate()]), values.clone()
+        mine.step()
+        theirs.step()
+    difference = float((copied.to_local() - plain).detach().abs().max())
+    if difference > 1e-6 or abs(mine.last_result.grad_norm - float(values.norm())) > 1e-4:
+        raise AssertionError(f"replicated parameters differ by {difference}, with a norm of {mine.last_result.grad_norm}")
+    mine.close()
+
+
+def run_process(folder, rank, ranks, steps):
+    """Trains to a step, beside torch.optim.AdamW where it begins."""
+    import torch.distributed as dist
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting{ranks}-{steps}", rank=rank, world_size=ranks)
+    group, model = dist.group.WORLD, sharded_model()
+    options = {"lr": 1e-2, "store": os.path.join(folder, "store"), "host_memory": "6MiB", "threads": 1, "allow_buffered": True,
+               "process_group": group}
+    if ranks != 3:
+        problems = script_test.raised(ValueError, "3 processes had", spillway.AdamW, model.named_parameters(), **options)
+        dist.destroy_process_group()
+        if problems:
+            raise AssertionError(problems)
+        return
+    if steps < STEPS:
+        refuse(group, rank)
+        follow_replicated(folder, group)
+    optimizer = spillway.AdamW(model.named_parameters(), **options)
+    train(model, optimizer, optimizer.last_step, steps)
+    state = optimizer.state_dict(full=True)["state"]
+    kept = {"weights": whole(model), "norm": optimizer.last_result.grad_norm,
+            "moments": [state[number]["exp_avg_sq"].full_tensor() for number in state],
+            "steps": [int(state[number]["step"]) for number in state]}
+    if steps == STEPS:
+        other = sharded_model()
+        theirs = torch.optim.AdamW(other.parameters(), lr=1e-2)
+        train(other, theirs, 0, STEPS)
+        kept["theirs"] = whole(other)
+        kept["norm of theirs"] = torch.nn.utils.get_total_norm([parameter.grad for parameter in other.parameters()
+                                                                if parameter.grad is not None]).full_tensor()
+        kept["their steps"] = [int(theirs.state[parameter]["step"]) for parameter in other.parameters()]
+        kept["their moments"] = [theirs.state[parameter]["exp_avg_sq"].full_tensor() for parameter in other.parameters()]
+    torch.save(kept, os.path.join(folder, f"kept{rank}"))
+    optimizer.close()
+    dist.destroy_process_group()
+
+
+def start(folder, rank, ranks, steps):
+    """Forks, because importing PyTorch takes longer than the steps."""
+    child = os.fork()
+    if child == 0:
+        try:
+            run_process(folder, rank, ranks, steps)
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    return child
+
+
+def run(folder, ranks, steps):
+    """Returns what process 0 ends with."""
+    os.makedirs(folder, exist_ok=True)
+    children = [start(folder, rank, ranks, steps) for rank in range(ranks)]
+    statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    if any(statuses):
+        raise AssertionError(f"{ranks} processes ended with {statuses}")
+    return torch.load(os.path.join(folder, "kept0")) if ranks == 3 else None
+
+
+@needs("torch")
+def each_process_has_its_part(folder):
+    """Steps follow torch.optim.AdamW's on the same module, and processes that go on after a stop have the bits of one run."""
+    if not hasattr(found("torch.distributed.fsdp"), "fully_shard"):
+        raise script_test.Skip("no fully_shard in this PyTorch")
+    wanted = run(os.path.join(folder, "whole"), 3, STEPS)
+    difference = max(float((wanted["weights"][name] - wanted["theirs"][name]).abs().max()) for name in wanted["weights"])
+    problems = [] if difference < 2e-6 else [f"weights differ from those of torch.optim.AdamW by {difference}"]
+    problems += [] if wanted["steps"] == wanted["their steps"] else [f"the steps are {wanted['steps']}"]
+    far = [number for number, (mine, theirs) in enumerate(zip(wanted["moments"], wanted["their moments"], strict=True))
+           if not torch.allclose(mine, theirs, rtol=1e-3, atol=1e-9)]
+    problems += [f"moments {far} differ"] if far else []
+    if abs(wanted["norm"] - float(wanted["norm of theirs"])) > 1e-5 * wanted["norm"]:
+        problems.append(f"the norm is {wanted['norm']}, and PyTorch's {float(wanted['norm of theirs'])}")
+    resumed = os.path.join(folder, "resumed")
+    run(resumed, 3, 7)
+    again = run(resumed, 3, STEPS)
+    problems += [f"{name} has other bits after a stop" for name in wanted["weights"]
+                 if not torch.equal(wanted["weights"][name], again["weights"][name])]
+    run(resumed, 2, STEPS)
+    return problems
+
+
+script_test.run(each_process_has_its_part)
