@@ -313,7 +313,7 @@ int spillway_save(spillway *self) {
     return known;
 }
 
-static sw_status read_part(spillway *self, int64_t index, int part, int64_t first, int64_t count, float *out) {
+static sw_status check_read(spillway *self, int64_t index, int part, int64_t first, int64_t count, const float *out) {
     struct tensor *tensor;
     SW_TRY(find_tensor(self, index, &tensor));
     if (part < SPILLWAY_MASTER || part > SPILLWAY_SECOND_MOMENT)
@@ -321,10 +321,19 @@ static sw_status read_part(spillway *self, int64_t index, int part, int64_t firs
     if (first < 0 || count < 0 || first > sw_library_elems(tensor) - count || (out == NULL && count > 0))
         return sw_fail(SW_ERR_ARG, "'%s' has no %lld elements from %lld on, or there is nowhere to copy them",
                        tensor->name, (long long)count, (long long)first);
+    return SW_OK;
+}
+
+/* A wrong argument in one of several processes is refused in all, so that none waits for it. */
+static sw_status read_part(spillway *self, int64_t index, int part, int64_t first, int64_t count, float *out) {
+    SW_TRY(sw_library_begin(self, true));
+    if (self->comm != NULL)
+        SW_TRY(sw_library_finish(self));
+    SW_TRY(sw_library_agree(self, check_read(self, index, part, first, count, out), "read"));
     if (count == 0 && self->comm == NULL)
         return SW_OK;
     SW_TRY(sw_library_finish(self));
-    return sw_library_read(self, tensor, part, first, count, out);
+    return sw_library_read(self, &self->tensor[index], part, first, count, out);
 }
 
 int spillway_read(spillway *self, int64_t index, int part, int64_t first, int64_t count, float *out) {

@@ -29,6 +29,15 @@ def refuse_missing(optimizer, parameter, rank):
         raise AssertionError(problems)
 
 
+def refuse_read(store, parameter, rank):
+    """Refuses in all processes a read that is wrong in one of them."""
+    values = torch.empty(parameter.numel())
+    words = "no tensor 99" if rank == 0 else "another process"
+    problems = script_test.raised(ValueError, words, store.read, 99 if rank == 0 else 0, "master", values.data_ptr(), 0, 1)
+    if problems:
+        raise AssertionError(problems)
+
+
 def train_shared(folder, rank, ranks, steps):
     """All processes have the same batches. The mean of 2 or 4 equal gradients is one of them, bit by bit."""
     torch.manual_seed(SEED + int(rank))
@@ -61,6 +70,7 @@ def train_shared(folder, rank, ranks, steps):
     torch.save({"norm": optimizer.last_result.grad_norm, "steps": steps, "moment": optimizer.read_state(module[0].weight)["exp_avg"],
                 **module.state_dict()}, os.path.join(folder, f"weights{rank}"))
     if ranks > 1:
+        refuse_read(optimizer._store, module[0].weight, rank)
         refuse_change(optimizer, module[0].bias, rank)
     optimizer.close()
     if ranks > 1:
