@@ -7,6 +7,7 @@
 #include "kernels/device_ops.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stddef.h>
 
 static double bytes_of(sw_dtype type, double typed_elems, double fp32_elems) {
@@ -75,13 +76,26 @@ static double rotate(const void *args) {
     return bytes_of(op->type, 2.0 * turned, (double)(shape->seq * shape->head_dim));
 }
 
+float sw_alibi_slope(int64_t heads, int64_t head) {
+    int64_t power = 1;
+    while (2 * power <= heads)
+        power *= 2;
+    const int64_t steps = head < power ? 2 * (head + 1) : 2 * (head - power) + 1;
+    return exp2f(-4.0f * (float)steps / (float)power);
+}
+
 static void check_attention(const struct sw_attention *shape) {
+    const int64_t step = sw_attention_head_stride(shape), head_dim = shape->head_dim;
     assert(shape->batch > 0 && shape->seq > 0 && shape->past >= 0 && shape->heads > 0 && shape->kv_heads > 0);
     assert(shape->head_dim > 0 && shape->head_dim <= SW_ATTENTION_MAX_HEAD_DIM);
     assert(shape->heads % shape->kv_heads == 0);
-    assert(shape->q_stride >= shape->heads * shape->head_dim && shape->o_stride >= shape->heads * shape->head_dim);
-    assert(shape->k_stride >= shape->kv_heads * shape->head_dim &&
-           shape->v_stride >= shape->kv_heads * shape->head_dim);
+    assert(step >= head_dim && shape->o_stride >= shape->heads * head_dim);
+    assert(shape->q_stride >= (shape->heads - 1) * step + head_dim);
+    assert(shape->k_stride >= (shape->kv_heads - 1) * step + head_dim);
+    assert(shape->v_stride >= (shape->kv_heads - 1) * step + head_dim);
+    assert(shape->heads == shape->kv_heads || (step == head_dim && shape->alibi_heads == 0));
+    assert(shape->alibi_heads == 0 ||
+           (shape->alibi_first >= 0 && shape->alibi_first + shape->heads <= shape->alibi_heads));
     assert(shape->window >= 0 && shape->scale > 0.0f);
 }
 

@@ -293,18 +293,33 @@ struct sw_rotate {
  * pass. Scores are never whole: memory is linear in seq.
  *
  * With `past`, forward only and without documents, the tokens are the last of longer sequences, whose keys and values
- * were computed before: a sequence of k and v has past + seq rows, and query t has position past + t among them. */
+ * were computed before: a sequence of k and v has past + seq rows, and query t has position past + t among them.
+ *
+ * With head_stride the heads of q, k and v are that many elements apart, so that all three can lie in one row, head by
+ * head. Those of o always follow each other. With alibi_heads the score of query t and key j is scale·q·kᵀ minus (t -
+ * j) times the head's slope (ALiBi, Press et al., arXiv 2108.12409). A head's slope depends on its number among all
+ * heads of the model, of which the call may have only some. Both need as many heads of keys as of queries. */
 enum { SW_ATTENTION_MAX_HEAD_DIM = 256 };
 struct sw_attention {
     int64_t batch, seq;
     int64_t past; /* keys before the first query of a sequence */
     int64_t heads, kv_heads, head_dim;
     int64_t q_stride, k_stride, v_stride, o_stride;
-    int64_t window; /* the most keys that a query sees; 0: no limit */
+    int64_t head_stride; /* between the heads of a row of q, k or v; 0: head_dim */
+    int64_t alibi_heads; /* heads of the whole model, if scores have biases by distance; 0: they have none */
+    int64_t alibi_first; /* the number among these of the call's first head */
+    int64_t window;      /* the most keys that a query sees; 0: no limit */
     float scale;
     const int32_t *document_start; /* [batch, seq], device memory: the first token of its sequence that a query may see;
                                       NULL: 0. Never decreases within a sequence, document_start[t] <= t */
 };
+static inline int64_t sw_attention_head_stride(const struct sw_attention *shape) {
+    return shape->head_stride > 0 ? shape->head_stride : shape->head_dim;
+}
+/* Returns the slope of a head's biases in a model of so many heads. With a power of two they are the geometric sequence
+ * that begins with 2^(-8/heads) and has this ratio. With another number the heads after the last power of two, n, take
+ * every second slope of twice as many heads, as in the code of the paper. */
+float sw_alibi_slope(int64_t heads, int64_t head);
 /* Returns the scratch, device memory, that a forward or backward call needs. */
 int64_t sw_attention_scratch_bytes(const struct sw_device *device, const struct sw_attention *shape, sw_dtype type);
 struct sw_attention_forward {

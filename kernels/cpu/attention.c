@@ -160,7 +160,7 @@ struct head_rows {
 };
 
 static inline struct head_rows query_rows(const struct sw_attention *shape, int64_t batch, int64_t head) {
-    return (struct head_rows){.first = batch * shape->seq * shape->q_stride + head * shape->head_dim,
+    return (struct head_rows){.first = batch * shape->seq * shape->q_stride + head * sw_attention_head_stride(shape),
                               .stride = shape->q_stride};
 }
 
@@ -170,12 +170,14 @@ static inline struct head_rows output_rows(const struct sw_attention *shape, int
 }
 
 static inline struct head_rows key_rows(const struct sw_attention *shape, int64_t batch, int64_t kv_head) {
-    return (struct head_rows){.first = batch * (shape->past + shape->seq) * shape->k_stride + kv_head * shape->head_dim,
+    const int64_t column = kv_head * sw_attention_head_stride(shape);
+    return (struct head_rows){.first = batch * (shape->past + shape->seq) * shape->k_stride + column,
                               .stride = shape->k_stride};
 }
 
 static inline struct head_rows value_rows(const struct sw_attention *shape, int64_t batch, int64_t kv_head) {
-    return (struct head_rows){.first = batch * (shape->past + shape->seq) * shape->v_stride + kv_head * shape->head_dim,
+    const int64_t column = kv_head * sw_attention_head_stride(shape);
+    return (struct head_rows){.first = batch * (shape->past + shape->seq) * shape->v_stride + column,
                               .stride = shape->v_stride};
 }
 
@@ -306,6 +308,24 @@ static void block_scores(const struct call *call, const void *rows, const void *
                                           .part = diagonal ? PART_COLUMNS_FROM_ROW : PART_ALL});
 }
 
+/* Returns the slope of a head's biases in units of unscaled scores; 0: there are none. */
+static inline float raw_slope(const struct sw_attention *shape, int64_t head) {
+    return shape->alibi_heads > 0 ? sw_alibi_slope(shape->alibi_heads, shape->alibi_first + head) / shape->scale : 0.0f;
+}
+
+/* Adds the biases of ALiBi to unscaled scores[key][query]. Both blocks are positions. */
+static void block_bias(struct block queries, struct block keys, float slope, float *scores) {
+    if (slope == 0.0f)
+        return;
+    for (int64_t key = 0; key < padded(keys.count); key++) {
+        const float first = (float)(keys.first + key - queries.first);
+        float *row = scores + key * BLOCK;
+#pragma omp simd
+        for (int query = 0; query < (int)padded(queries.count); query++)
+            row[query] += slope * (first - (float)query);
+    }
+}
+
 /* Sets scores[key][query] to value if the key comes after the query, whose position is given. */
 static void block_mask(struct block queries, struct block keys, float value, float *scores) {
     for (int64_t key = 0; key < padded(keys.count); key++) {
@@ -332,8 +352,9 @@ static void block_mask_before(const struct sw_attention *shape, int64_t batch, s
 
 /* One query of one head, while it takes the keys block by block. */
 struct query {
-    int64_t dim;
+    int64_t dim, position;
     float scale;
+    float slope;         /* of ALiBi; 0: scores have no biases */
     struct sw_tile q, o; /* o is unnormalised until the end */
     float largest, sum;  /* over the keys so far */
     float weight[BLOCK]; /* one entry per key of the block: scores, then exponentials */
@@ -348,7 +369,8 @@ SW_INLINE void score_keys(const sw_dtype type, struct query *query, const void *
         for (int64_t i = 0; i < query->dim; i += SW_LANES)
             sum =
                 sw_vec_fma(sw_vec_load(query->q.value + i), sw_load_up_to(type, k, at + i, query->dim - i, 0.0f), sum);
-        query->weight[key] = query->scale * sw_vec_sum(sum);
+        query->weight[key] =
+            query->scale * sw_vec_sum(sum) - query->slope * (float)(query->position - keys.first - key);
     }
 }
 
@@ -403,7 +425,11 @@ static void some_pairs(const void *args, int64_t first, int64_t end, int thread)
     const struct sw_attention *shape = op->shape;
     for (int64_t pair = first; pair < end; pair++) {
         const int64_t batch = pair / shape->heads, head = pair % shape->heads;
-        struct query query = {.dim = shape->head_dim, .scale = shape->scale, .largest = -FLT_MAX};
+        struct query query = {.dim = shape->head_dim,
+                              .position = shape->past,
+                              .scale = shape->scale,
+                              .slope = raw_slope(shape, head) * shape->scale,
+                              .largest = -FLT_MAX};
         sw_widen(op->type, op->q, query_rows(shape, batch, head).first, query.dim, query.q.value);
         attend(op, batch, head, &query);
         for (int64_t i = 0; i < query.dim; i++)
@@ -500,13 +526,14 @@ static void exponentials(const struct call *call, const struct forward_space *s,
 }
 
 /* Adds one block of keys to the sums of a block of queries, given by their positions. */
-static void take_keys(const struct call *call, const struct forward_space *s, int64_t batch, struct block key_block,
-                      struct block query_block) {
+static void take_keys(const struct call *call, const struct forward_space *s, int64_t batch, int64_t head,
+                      struct block key_block, struct block query_block) {
     const int64_t dim = call->padded_dim;
     const int64_t keys = padded(key_block.count), queries = padded(query_block.count);
     const bool diagonal = key_block.first == query_block.first;
     const bool hides = key_block.first + keys > query_block.first + 1; /* some keys are hidden from the first query */
     block_scores(call, s->k, s->q_transposed, keys, queries, diagonal, s->scores);
+    block_bias(query_block, key_block, raw_slope(&call->shape, head), s->scores);
     if (hides)
         block_mask(query_block, key_block, -INFINITY, s->scores);
     if (cuts_block(&call->shape, batch, query_block, key_block))
@@ -565,7 +592,7 @@ static void forward_block(const struct forward_call *f, const struct forward_spa
         const struct block keys = key_block_at(call, key_index);
         block_words(call, f->op->k, k_rows, keys, s->k);
         block_load(call, f->op->v, v_rows, keys, s->v);
-        take_keys(call, s, batch, keys, positions);
+        take_keys(call, s, batch, head, keys, positions);
     }
     finish_queries(f, s, batch, head, queries);
 }
@@ -780,13 +807,14 @@ static void add_over_keys(const struct call *call, const struct backward_space *
 }
 
 /* Adds the gradients of a pair of blocks. dk and dv begin with the key first_key. */
-static void take_pair(const struct backward_call *b, const struct backward_space *s, int64_t batch,
+static void take_pair(const struct backward_call *b, const struct backward_space *s, int64_t batch, int64_t head,
                       struct block query_block, struct block key_block, int64_t first_key, sides want) {
     const struct call *call = &b->call;
     const bool diagonal = query_block.first == key_block.first;
     const int64_t keys = padded(key_block.count), queries = padded(query_block.count);
     const int64_t at = (key_block.first - first_key) * call->padded_dim;
     block_scores(call, s->k, s->q_transposed, keys, queries, diagonal, s->p);
+    block_bias(query_block, key_block, raw_slope(&call->shape, head), s->p);
     block_scores(call, s->v, s->d_o_transposed, keys, queries, diagonal, s->ds);
     if (diagonal) {
         block_mask(query_block, key_block, -INFINITY, s->p);
@@ -818,7 +846,7 @@ static void take_queries(const struct backward_call *b, const struct backward_sp
         const struct block keys = block_at(call, index);
         block_words(call, b->op->k, key_rows(&call->shape, batch, kv_head), keys, s->k);
         block_words(call, b->op->v, value_rows(&call->shape, batch, kv_head), keys, s->v);
-        take_pair(b, s, batch, queries, keys, first * BLOCK, want);
+        take_pair(b, s, batch, head, queries, keys, first * BLOCK, want);
     }
     if (want & QUERIES)
         block_store(call, s->dq, query_rows(&call->shape, batch, head), queries, b->op->dq);

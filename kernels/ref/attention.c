@@ -9,6 +9,7 @@ struct row {
     int64_t token, first_key; /* its position; it sees the keys [first_key, token] */
     int64_t q_at, o_at, lse_at;
     int64_t kv_column;
+    double slope; /* of ALiBi; 0: scores have no biases */
 };
 
 static int64_t first_key_of(const struct sw_attention *shape, int64_t batch, int64_t token) {
@@ -25,10 +26,11 @@ static struct row row_of(const struct sw_attention *shape, int64_t batch, int64_
         .first_row = batch * (shape->past + shape->seq),
         .token = token,
         .first_key = first_key_of(shape, batch, token),
-        .q_at = row * shape->q_stride + head * shape->head_dim,
+        .q_at = row * shape->q_stride + head * sw_attention_head_stride(shape),
         .o_at = row * shape->o_stride + head * shape->head_dim,
         .lse_at = (batch * shape->heads + head) * shape->seq + query,
-        .kv_column = kv_head * shape->head_dim,
+        .kv_column = kv_head * sw_attention_head_stride(shape),
+        .slope = shape->alibi_heads > 0 ? sw_alibi_slope(shape->alibi_heads, shape->alibi_first + head) : 0.0,
     };
 }
 
@@ -49,7 +51,8 @@ static double dot(sw_dtype type, int64_t count, const void *a, int64_t a_at, con
 
 static double score(sw_dtype type, const struct sw_attention *shape, const struct row *row, const void *q,
                     const void *k, int64_t key) {
-    return shape->scale * dot(type, shape->head_dim, q, row->q_at, k, k_at(shape, row, key));
+    return shape->scale * dot(type, shape->head_dim, q, row->q_at, k, k_at(shape, row, key)) -
+           row->slope * (double)(row->token - key);
 }
 
 static double log_sum_exp_of(sw_dtype type, const struct sw_attention *shape, const struct row *row, const void *q,

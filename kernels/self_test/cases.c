@@ -427,9 +427,14 @@ static int64_t elems_of(int64_t rows, int64_t stride, int64_t width) {
     return (rows - 1) * stride + width;
 }
 
+/* Returns the elements from the first head of a row of queries, keys or values to the end of the last. */
+static int64_t width_of(const struct test_heads *s, int64_t heads) {
+    return (heads - 1) * (s->alibi ? 3 : 1) * s->head_dim + s->head_dim;
+}
+
 static struct tensors tensors_of(struct trial *trial) {
     const struct test_heads *s = trial->shape;
-    const int64_t wide = s->heads * s->head_dim, narrow = s->kv_heads * s->head_dim;
+    const int64_t wide = width_of(s, s->heads), narrow = width_of(s, s->kv_heads);
     const int64_t queries = s->batch * s->seq, keys = s->batch * (s->past + s->seq);
     struct tensors t = {.shape = {.batch = s->batch,
                                   .seq = s->seq,
@@ -440,8 +445,11 @@ static struct tensors tensors_of(struct trial *trial) {
                                   .q_stride = wide + s->gap,
                                   .k_stride = narrow + 2 * s->gap,
                                   .v_stride = narrow + 5 * s->gap,
-                                  .o_stride = wide + 3 * s->gap,
+                                  .o_stride = s->heads * s->head_dim + 3 * s->gap,
                                   .window = s->window,
+                                  .head_stride = s->alibi ? 3 * s->head_dim : 0,
+                                  .alibi_heads = s->alibi ? s->heads + 1 : 0,
+                                  .alibi_first = s->alibi ? 1 : 0,
                                   .scale = 1.0f / sqrtf((float)s->head_dim)}};
     t.q = trial_input(trial, "q", trial->type, elems_of(queries, t.shape.q_stride, wide), 1.5f);
     t.k = trial_input(trial, "k", trial->type, elems_of(keys, t.shape.k_stride, narrow), 1.5f);
@@ -486,14 +494,16 @@ sw_status trial_attention_backward(struct trial *trial) {
     const struct tensors t = tensors_of(trial);
     const struct sw_attention *s = &t.shape;
     const sw_dtype type = trial->type;
-    const int64_t wide = s->heads * s->head_dim, narrow = s->kv_heads * s->head_dim, rows = s->batch * s->seq;
+    const struct test_heads *heads = trial->shape;
+    const int64_t wide = s->heads * s->head_dim, rows = s->batch * s->seq;
+    const int64_t queries = width_of(heads, s->heads), keys = width_of(heads, s->kv_heads);
     const struct trial_tolerance within = rounding_of(type, BACKWARD_ROUNDINGS);
     const void *d_o = trial_input(trial, "d_o", type, elems_of(rows, s->o_stride, wide), 1.0f);
     void *o = (void *)trial_input(trial, "o", type, elems_of(rows, s->o_stride, wide), 1.0f);
     float *log_sum_exp = (float *)trial_input(trial, "log-sum-exp", SW_F32, rows * s->heads, 1.0f);
-    void *dq = trial_output(trial, "dq", type, elems_of(rows, s->q_stride, wide), within);
-    void *dk = trial_output(trial, "dk", type, elems_of(rows, s->k_stride, narrow), within);
-    void *dv = trial_output(trial, "dv", type, elems_of(rows, s->v_stride, narrow), within);
+    void *dq = trial_output(trial, "dq", type, elems_of(rows, s->q_stride, queries), within);
+    void *dk = trial_output(trial, "dk", type, elems_of(rows, s->k_stride, keys), within);
+    void *dv = trial_output(trial, "dv", type, elems_of(rows, s->v_stride, keys), within);
     if (trial->pass == TRIAL_DECLARE)
         return SW_OK;
     if (trial->pass == TRIAL_PREPARE)

@@ -154,6 +154,7 @@ struct test_heads {
     int64_t gap; /* columns between rows that belong to other tensors */
     int64_t window;
     int64_t document; /* the most tokens of a document; 0: no documents */
+    bool alibi;       /* attention has biases by distance, and heads with gaps between them */
 };
 
 struct test_product {

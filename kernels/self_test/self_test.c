@@ -14,7 +14,7 @@
 enum { FEW_MULTIPROCESSORS = 4 };
 
 /* The shapes of one size of test: real shapes, then the awkward ones that both sizes have. */
-enum { MOST_SHAPES = 10 };
+enum { MOST_SHAPES = 11 };
 struct table {
     struct test_rows rows[MOST_SHAPES];   /* shapes of activations and norms */
     struct test_rows vocab[MOST_SHAPES];  /* shapes of logits */
@@ -31,11 +31,11 @@ struct table {
     {1, 3}, {                                                                                                          \
         5, 513                                                                                                         \
     }
-/* One token; odd lengths and strides; a window; documents and a window; earlier keys. */
+/* One token; odd lengths and strides; a window; documents and a window; earlier keys; biases by distance. */
 #define AWKWARD_HEADS                                                                                                  \
-    {1, 1, 0, 1, 1, 8, 0, 0, 0}, {2, 17, 0, 3, 1, 24, 3, 0, 0}, {1, 71, 0, 2, 2, 64, 5, 9, 0},                         \
-        {2, 70, 0, 2, 1, 16, 3, 40, 30}, {                                                                             \
-        1, 3, 66, 4, 2, 32, 1, 0, 0                                                                                    \
+    {1, 1, 0, 1, 1, 8, 0, 0, 0, false}, {2, 17, 0, 3, 1, 24, 3, 0, 0, false}, {1, 71, 0, 2, 2, 64, 5, 9, 0, false},    \
+        {2, 70, 0, 2, 1, 16, 3, 40, 30, false}, {1, 3, 66, 4, 2, 32, 1, 0, 0, false}, {                                \
+        2, 75, 0, 2, 2, 64, 8, 0, 30, true                                                                             \
     }
 #define AWKWARD_PRODUCTS                                                                                               \
     {1, 17, 65}, {33, 3, 129}, {                                                                                       \
@@ -46,11 +46,11 @@ struct table {
 static const struct table whole = {.rows = {{512, 896}, {130, 3584}, AWKWARD_ROWS},
                                    .vocab = {{24, 32003}, AWKWARD_VOCABULARIES},
                                    .grains = {{9, 0}, {1, 0}},
-                                   .heads = {{1, 200, 0, 14, 2, 64, 128, 0, 0},
-                                             {1, 200, 0, 4, 1, 128, 0, 0, 0},
-                                             {1, 600, 0, 1, 1, 64, 0, 0, 0},
-                                             {1, 300, 0, 2, 1, 64, 8, 140, 90},
-                                             {2, 5, 300, 2, 1, 128, 8, 0, 0},
+                                   .heads = {{1, 200, 0, 14, 2, 64, 128, 0, 0, false},
+                                             {1, 200, 0, 4, 1, 128, 0, 0, 0, false},
+                                             {1, 600, 0, 1, 1, 64, 0, 0, 0, false},
+                                             {1, 300, 0, 2, 1, 64, 8, 140, 90, false},
+                                             {2, 5, 300, 2, 1, 128, 8, 0, 0, false},
                                              AWKWARD_HEADS},
                                    .products = {{512, 896, 896}, {256, 3584, 896}, {128, 896, 4864}, AWKWARD_PRODUCTS}};
 static const struct table small = {.rows = {AWKWARD_ROWS},

@@ -50,6 +50,25 @@ template <typename T, int DIM> constexpr bool sw_has_small_tiles = sizeof(T) == 
     (sw_two_blocks_fit(bytes) ? function<T, DIM, false>(__VA_ARGS__)                                                   \
                               : function<T, DIM, sw_has_small_tiles<T, DIM>>(__VA_ARGS__))
 
+/* Returns, on the host, the shape for a kernel, in which head_stride is never 0. */
+static inline sw_attention sw_kernel_shape(const sw_attention *shape) {
+    sw_attention of_kernel = *shape;
+    of_kernel.head_stride = sw_attention_head_stride(shape);
+    return of_kernel;
+}
+
+/* Returns a head's slope of ALiBi (sw_alibi_slope) in units of scores that are yet to be scaled. */
+static __device__ __forceinline__ float sw_raw_slope(const sw_attention &shape, int head) {
+    if (shape.alibi_heads == 0)
+        return 0.0f;
+    const int heads = (int)shape.alibi_heads, at = (int)shape.alibi_first + head;
+    int power = 1;
+    while (2 * power <= heads)
+        power *= 2;
+    const int steps = at < power ? 2 * (at + 1) : 2 * (at - power) + 1;
+    return exp2f(-4.0f * (float)steps / (float)power) / shape.scale;
+}
+
 /* One head of one sequence: where its rows begin. */
 template <typename T> struct sw_head_rows {
     const T *from;
@@ -71,9 +90,21 @@ static __device__ __forceinline__ sw_head_rows<T> sw_head_of(const T *tensor, in
     return rows;
 }
 
-/* The rows of a block: the first one, its head and its sequence. Its 16 bytes are read from shared memory at once. */
+/* Returns a head of queries, keys or values. */
+template <typename T>
+static __device__ __forceinline__ sw_head_rows<T> sw_input_head_of(const T *tensor, int64_t stride, int64_t seq,
+                                                                   int64_t batch, int64_t head,
+                                                                   const sw_attention &shape, bool aligned) {
+    sw_head_rows<T> rows = sw_head_of(tensor, stride, seq, batch, 0, shape, aligned);
+    rows.from += head * shape.head_stride;
+    return rows;
+}
+
+/* The rows of a block: the first one, its head, its sequence, and the slope of the head's biases (sw_raw_slope). Its 16
+ * bytes are read from shared memory at once. */
 struct alignas(16) sw_block_rows {
     int first, head, batch;
+    float slope;
 };
 
 /* The block's tile of `rows` queries of one of `heads`. The last queries see the most keys, so the last tiles of all
@@ -81,7 +112,8 @@ struct alignas(16) sw_block_rows {
 static __device__ __forceinline__ sw_block_rows sw_last_rows_first(const sw_attention &shape, int64_t heads, int rows) {
     const unsigned tiles = (unsigned)((shape.seq + rows - 1) / rows), each = (unsigned)(heads * shape.batch);
     const unsigned tile = tiles - 1 - blockIdx.x / each, row = blockIdx.x % each;
-    const sw_block_rows rows_at = {(int)tile * rows, (int)(row % (unsigned)heads), (int)(row / (unsigned)heads)};
+    const int head = (int)(row % (unsigned)heads);
+    const sw_block_rows rows_at = {(int)tile * rows, head, (int)(row / (unsigned)heads), sw_raw_slope(shape, head)};
     return rows_at;
 }
 
@@ -196,6 +228,23 @@ static __device__ __forceinline__ bool sw_all_seen(const sw_warp_keys &keys, int
     return at >= keys.all_from && at + count <= keys.last + 1;
 }
 
+/* Adds the biases of ALiBi to the scores of a tile, whose rows are queries. `from` is the tile's first key minus the
+ * warp's first query. */
+template <int KEYS, int TILES>
+static __device__ __forceinline__ void sw_bias_scores(float slope, int from,
+                                                      sw_fragment_c (*scores)[KEYS / SW_FRAGMENT_COLS]) {
+    const float distance = (float)(from + sw_lane() % 4 * 2 - sw_lane() / 4);
+    SW_UNROLL
+    for (int m = 0; m < TILES; m++) {
+        SW_UNROLL
+        for (int i = 0; i < KEYS / SW_FRAGMENT_COLS * 4; i++) {
+            const int more = i / 4 * SW_FRAGMENT_COLS + i % 2 - m * SW_FRAGMENT_ROWS - i % 4 / 2 * 8;
+            float *score = &scores[m][i / 4].values[i % 4];
+            *score = fmaf(slope, distance + (float)more, *score);
+        }
+    }
+}
+
 /* Hides the scores of a tile that are not seen. For each of the warp's queries first_keys has the first key that it
  * sees; the warp's first query sees the keys up to `last`. Both count from the first key of the tile at `at`. */
 template <int KEYS, int TILES>
@@ -283,14 +332,16 @@ static __device__ __forceinline__ void sw_write_rows(const sw_fragment_c c[COLS 
 
 /* Returns, on the host, whether rows of a tensor can be written by pairs. */
 template <typename T> static inline bool sw_head_paired(const sw_attention *shape, const void *tensor, int64_t stride) {
-    return shape->head_dim % 2 == 0 && stride % 2 == 0 && (uintptr_t)tensor % (2 * sizeof(T)) == 0;
+    return shape->head_dim % 2 == 0 && sw_attention_head_stride(shape) % 2 == 0 && stride % 2 == 0 &&
+           (uintptr_t)tensor % (2 * sizeof(T)) == 0;
 }
 
 /* Returns, on the host, whether a tensor's rows can be loaded 16 bytes at a time. */
 template <typename T>
 static inline bool sw_head_aligned(const sw_attention *shape, const void *tensor, int64_t stride) {
     const int64_t piece = 16 / (int64_t)sizeof(T);
-    return shape->head_dim % piece == 0 && stride % piece == 0 && sw_is_aligned(tensor);
+    return shape->head_dim % piece == 0 && sw_attention_head_stride(shape) % piece == 0 && stride % piece == 0 &&
+           sw_is_aligned(tensor);
 }
 
 /* Calls function<T, DIM>(arguments...) with the least DIM that holds the head. */

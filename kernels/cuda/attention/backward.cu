@@ -28,7 +28,7 @@ template <typename T, int DIM, bool SMALL> struct keys_memory {
     static constexpr size_t bytes =
         (size_t)rows * tiles::stride * sizeof(T) +
         (size_t)tiles::keys_pairs * tiles::warp_rows * tiles::keys_streamed * sizeof(float) +
-        2 * sizeof(query_tile<tiles::keys_streamed>);
+        2 * sizeof(query_tile<tiles::keys_streamed>) + sizeof(float);
     static_assert(2 * tiles::keys_rows <= rows, "keys and values fit where they pass through");
     static_assert(bytes <= SW_MOST_SHARED_BYTES, "a GPU refuses the launch otherwise");
 };
@@ -37,7 +37,8 @@ template <typename T, int DIM, bool SMALL> struct keys_memory {
 template <typename T, int DIM, bool SMALL> struct queries_memory {
     typedef sw_attention_tiles<T, DIM, SMALL> tiles;
     static constexpr int rows = (SMALL ? 1 : 2) * tiles::queries_rows + 2 * tiles::queries_streamed;
-    static constexpr size_t bytes = (size_t)rows * tiles::stride * sizeof(T) + tiles::queries_rows * sizeof(int);
+    static constexpr size_t bytes =
+        (size_t)rows * tiles::stride * sizeof(T) + tiles::queries_rows * sizeof(int) + sizeof(float);
     static_assert(!SMALL || tiles::queries_rows <= 2 * tiles::queries_streamed,
                   "the gradients of outputs fit where they pass through");
     static_assert(bytes <= SW_MOST_SHARED_BYTES, "a GPU refuses the launch otherwise");
@@ -69,7 +70,7 @@ static __device__ __forceinline__ sw_block_rows block_keys(const sw_attention &s
     const unsigned heads = (unsigned)shape.kv_heads, each = heads * (unsigned)shape.batch * (unsigned)parts;
     const unsigned row = blockIdx.x % each;
     const sw_block_rows keys = {(int)(blockIdx.x / each) * rows, (int)(row / (unsigned)parts % heads),
-                                (int)(row / (unsigned)parts / heads)};
+                                (int)(row / (unsigned)parts / heads), 0.0f};
     *part = (int)(row % (unsigned)parts);
     return keys;
 }
@@ -84,7 +85,7 @@ template <typename T, int DIM, int THREADS>
 static __device__ __forceinline__ query_rows<T> rows_of_head(const sw_attention &shape, const tensors<T> &t, int batch,
                                                              int head, int first) {
     query_rows<T> rows;
-    rows.q = sw_head_of(t.q, shape.q_stride, shape.seq, batch, head, shape, t.q_aligned);
+    rows.q = sw_input_head_of(t.q, shape.q_stride, shape.seq, batch, head, shape, t.q_aligned);
     rows.d_o = sw_head_of(t.d_o, shape.o_stride, shape.seq, batch, head, shape, t.d_o_aligned);
     rows.next_q = sw_piece_of<T, DIM, THREADS>(rows.q, first);
     rows.next_d_o = sw_piece_of<T, DIM, THREADS>(rows.d_o, first);
@@ -104,6 +105,22 @@ static __device__ __forceinline__ void bring_queries(const sw_attention &shape, 
     to->lse_log2[threadIdx.x] = query < shape.seq ? t.log_sum_exp[at] * SW_LOG2_E : 0.0f;
     to->delta[threadIdx.x] = query < shape.seq ? t.delta[at] : 0.0f;
     to->first_key[threadIdx.x] = (int)(sw_first_key(shape, own.batch, last) - own.first);
+}
+
+/* Adds the biases of ALiBi. Keys are rows here; `from` is the warp's first key minus the tile's first query. */
+template <int QUERIES, int TILES>
+static __device__ __forceinline__ void bias_scores(float slope, int from,
+                                                   sw_fragment_c (*scores)[QUERIES / SW_FRAGMENT_COLS]) {
+    const float distance = (float)(from + sw_lane() / 4 - sw_lane() % 4 * 2);
+    SW_UNROLL
+    for (int m = 0; m < TILES; m++) {
+        SW_UNROLL
+        for (int i = 0; i < QUERIES / SW_FRAGMENT_COLS * 4; i++) {
+            const int more = m * SW_FRAGMENT_ROWS + i % 4 / 2 * 8 - i / 4 * SW_FRAGMENT_COLS - i % 2;
+            float *score = &scores[m][i / 4].values[i % 4];
+            *score = fmaf(slope, distance + (float)more, *score);
+        }
+    }
 }
 
 /* Scores become probabilities. Keys are rows here. Counted from the block's first key, the warp's keys begin at
@@ -166,6 +183,7 @@ static __device__ __forceinline__ void write_keys(const sw_attention &shape, con
                                                   const sw_fragment_c (*sums)[DIM / SW_FRAGMENT_COLS]) {
     const float factor = of_values ? 1.0f : shape.scale, factors[2] = {factor, factor};
     const int64_t column = own.head * shape.head_dim, width = shape.kv_heads * shape.head_dim;
+    const int64_t input_column = own.head * shape.head_stride;
     SW_UNROLL
     for (int m = 0; m < TILES; m++) {
         const int64_t first = own.first + warp_row + m * SW_FRAGMENT_ROWS, row = own.batch * shape.seq + first;
@@ -176,8 +194,8 @@ static __device__ __forceinline__ void write_keys(const sw_attention &shape, con
             sw_write_rows<float, DIM>(sums[m], factors, rows);
         } else {
             const int64_t stride = of_values ? shape.v_stride : shape.k_stride;
-            const sw_rows_to<T> rows = {(of_values ? t.dv : t.dk) + row * stride + column, stride, shape.seq - first,
-                                        (int)shape.head_dim, t.kv_paired};
+            const sw_rows_to<T> rows = {(of_values ? t.dv : t.dk) + row * stride + input_column, stride,
+                                        shape.seq - first, (int)shape.head_dim, t.kv_paired};
             sw_write_rows<T, DIM>(sums[m], factors, rows);
         }
     }
@@ -200,6 +218,7 @@ static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM, SMALL>::keys
     T *streamed = SMALL ? k_tile : v_tile + KEYS * tiles::stride;
     sw_vector16 *exchanged = (sw_vector16 *)(streamed + 2 * STAGE);
     query_tile<QUERIES> *known = (query_tile<QUERIES> *)(exchanged + tiles::keys_pairs * TILES * QUERY_COLS * SW_WARP);
+    float *slope = (float *)(known + 2);
     int part;
     const sw_block_rows own = block_keys(shape, t.parts, KEYS, &part);
     const int group = (int)(shape.heads / shape.kv_heads), warp = (int)(threadIdx.x / SW_WARP);
@@ -226,12 +245,16 @@ static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM, SMALL>::keys
             rows = rows_of_head<T, DIM, THREADS>(shape, t, own.batch, walk.head, walk.begin);
         }
     };
-    const sw_head_rows<T> keys = sw_head_of(t.k, shape.k_stride, shape.seq, own.batch, own.head, shape, t.kv_aligned);
-    const sw_head_rows<T> values = sw_head_of(t.v, shape.v_stride, shape.seq, own.batch, own.head, shape, t.kv_aligned);
+    const sw_head_rows<T> keys =
+        sw_input_head_of(t.k, shape.k_stride, shape.seq, own.batch, own.head, shape, t.kv_aligned);
+    const sw_head_rows<T> values =
+        sw_input_head_of(t.v, shape.v_stride, shape.seq, own.batch, own.head, shape, t.kv_aligned);
     const T *next_keys = sw_piece_of<T, DIM, THREADS>(keys, own.first);
     const T *next_values = sw_piece_of<T, DIM, THREADS>(values, own.first);
     sw_bring<T, DIM, KEYS, THREADS>(k_tile, &next_keys, keys, (int)shape.seq - own.first);
     sw_bring<T, DIM, KEYS, THREADS>(v_tile, &next_values, values, (int)shape.seq - own.first);
+    if (threadIdx.x == 0)
+        *slope = sw_raw_slope(shape, own.head); /* with biases a key head has one query head */
     const T *const own_rows = (of_values ? k_tile : v_tile) + pair_row * tiles::stride;
     sw_fragment_a<T> held[DIM / SW_FRAGMENT_DEPTH];
     if constexpr (SMALL)
@@ -252,6 +275,8 @@ static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM, SMALL>::keys
             sw_multiply_held<T, DIM, QUERIES>(scores, held, of_values ? q_tile : d_o_tile, tiles::stride);
         else
             sw_multiply_rows<T, TILES, DIM, QUERIES>(scores, own_rows, of_values ? q_tile : d_o_tile, tiles::stride);
+        if (of_values && shape.alibi_heads > 0)
+            bias_scores<QUERIES, TILES>(*slope, pair_row - at, scores);
         if (of_values) {
             take_scores<QUERIES, TILES>(known[stage], pair_row, at, shape.scale * SW_LOG2_E, scores);
             SW_UNROLL
@@ -312,17 +337,21 @@ static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM, SMALL>::quer
     T *q_tile = (T *)shared, *d_o_tile = q_tile + QUERIES * tiles::stride;
     T *k_tile = d_o_tile + (SMALL ? 0 : QUERIES * tiles::stride), *v_tile = k_tile + KEYS * tiles::stride;
     int *first_keys = (int *)(v_tile + KEYS * tiles::stride);
+    float *slope = (float *)(first_keys + QUERIES);
     const sw_block_rows own = sw_last_rows_first(shape, shape.heads, QUERIES);
     const int kv_head = own.head / (int)(shape.heads / shape.kv_heads);
     const int64_t begin = sw_first_key(shape, own.batch, own.first) / KEYS * KEYS;
     const int count = (int)(sw_least(own.first + QUERIES, shape.seq) - begin);
     const int warp_row = (int)(threadIdx.x / SW_WARP) * tiles::warp_rows;
     const sw_warp_keys seen = sw_warp_keys_of(shape, own.batch, own.first + warp_row, tiles::warp_rows, begin);
-    const sw_head_rows<T> queries = sw_head_of(t.q, shape.q_stride, shape.seq, own.batch, own.head, shape, t.q_aligned);
+    const sw_head_rows<T> queries =
+        sw_input_head_of(t.q, shape.q_stride, shape.seq, own.batch, own.head, shape, t.q_aligned);
     const sw_head_rows<T> d_os =
         sw_head_of(t.d_o, shape.o_stride, shape.seq, own.batch, own.head, shape, t.d_o_aligned);
-    const sw_head_rows<T> keys = sw_head_of(t.k, shape.k_stride, shape.seq, own.batch, kv_head, shape, t.kv_aligned);
-    const sw_head_rows<T> values = sw_head_of(t.v, shape.v_stride, shape.seq, own.batch, kv_head, shape, t.kv_aligned);
+    const sw_head_rows<T> keys =
+        sw_input_head_of(t.k, shape.k_stride, shape.seq, own.batch, kv_head, shape, t.kv_aligned);
+    const sw_head_rows<T> values =
+        sw_input_head_of(t.v, shape.v_stride, shape.seq, own.batch, kv_head, shape, t.kv_aligned);
     const T *next_queries = sw_piece_of<T, DIM, THREADS>(queries, own.first);
     const T *next_d_os = sw_piece_of<T, DIM, THREADS>(d_os, own.first);
     const T *next_keys = sw_piece_of<T, DIM, THREADS>(keys, begin);
@@ -336,6 +365,8 @@ static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM, SMALL>::quer
     sw_commit_copies();
     for (int row = (int)threadIdx.x; row < QUERIES; row += THREADS)
         first_keys[row] = sw_keys_seen(shape, own.batch, own.first + row, begin).first;
+    if (threadIdx.x == 0)
+        *slope = own.slope; /* the loop has no register for it */
     const query_state<TILES> state = state_of<TILES>(shape, t.log_sum_exp, t.delta, own, own.first + warp_row);
     sw_fragment_c dq[TILES][COLS] = {};
     for (int at = 0; at < count; at += KEYS) {
@@ -359,6 +390,8 @@ static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM, SMALL>::quer
         if (!some)
             continue;
         sw_multiply_rows<T, TILES, DIM, KEYS>(p, q_tile + warp_row * tiles::stride, k_tile, tiles::stride);
+        if (shape.alibi_heads > 0)
+            sw_bias_scores<KEYS, TILES>(*slope, at - seen.last, p);
         if (!sw_all_seen(seen, at, KEYS))
             sw_hide_scores<KEYS, TILES>(first_keys + warp_row, seen.last, at, p);
         take_pairs<KEYS, TILES>(state, shape.scale * SW_LOG2_E, p, ds);
@@ -368,7 +401,8 @@ static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM, SMALL>::quer
     SW_UNROLL
     for (int m = 0; m < TILES; m++) {
         const int64_t first = own.first + warp_row + m * SW_FRAGMENT_ROWS;
-        const sw_rows_to<T> rows = {t.dq + (own.batch * shape.seq + first) * shape.q_stride + own.head * shape.head_dim,
+        const sw_rows_to<T> rows = {t.dq + (own.batch * shape.seq + first) * shape.q_stride +
+                                        own.head * shape.head_stride,
                                     shape.q_stride, shape.seq - first, (int)shape.head_dim, t.q_paired};
         sw_write_rows<T, DIM>(dq[m], scaled, rows);
     }
@@ -461,7 +495,8 @@ template <typename T> static void backward(cudaStream_t stream, const sw_attenti
     t.q_paired = sw_head_paired<T>(shape, op->dq, shape->q_stride);
     t.kv_paired =
         sw_head_paired<T>(shape, op->dk, shape->k_stride) && sw_head_paired<T>(shape, op->dv, shape->v_stride);
-    SW_FOR_DIM(T, shape->head_dim, backward_dim, stream, shape, t);
+    const sw_attention of_kernel = sw_kernel_shape(shape);
+    SW_FOR_DIM(T, shape->head_dim, backward_dim, stream, &of_kernel, t);
 }
 
 int64_t sw_cuda_attention_scratch_bytes(const struct sw_attention *shape, sw_dtype type) {

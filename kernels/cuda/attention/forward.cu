@@ -125,9 +125,10 @@ static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM, SMALL>::forw
     const int64_t begin = sw_first_key(shape, own.batch, shape.past + own.first) / KEYS * KEYS;
     const int count = (int)(end - begin), warp_row = (int)(threadIdx.x / SW_WARP) * tiles::warp_rows;
     const sw_warp_keys seen = sw_warp_keys_of(shape, own.batch, own.first + warp_row, tiles::warp_rows, begin);
-    const sw_head_rows<T> queries = sw_head_of(q, shape.q_stride, shape.seq, own.batch, own.head, shape, q_aligned);
-    const sw_head_rows<T> keys = sw_head_of(k, shape.k_stride, all_keys, own.batch, kv_head, shape, kv_aligned);
-    const sw_head_rows<T> values = sw_head_of(v, shape.v_stride, all_keys, own.batch, kv_head, shape, kv_aligned);
+    const sw_head_rows<T> queries =
+        sw_input_head_of(q, shape.q_stride, shape.seq, own.batch, own.head, shape, q_aligned);
+    const sw_head_rows<T> keys = sw_input_head_of(k, shape.k_stride, all_keys, own.batch, kv_head, shape, kv_aligned);
+    const sw_head_rows<T> values = sw_input_head_of(v, shape.v_stride, all_keys, own.batch, kv_head, shape, kv_aligned);
     const T *next_queries = sw_piece_of<T, DIM, THREADS>(queries, own.first);
     const T *next_keys = sw_piece_of<T, DIM, THREADS>(keys, begin);
     const T *next_values = sw_piece_of<T, DIM, THREADS>(values, begin);
@@ -168,6 +169,8 @@ static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM, SMALL>::forw
         if (!some)
             continue;
         float rescale[TILES][2];
+        if (shape.alibi_heads > 0)
+            sw_bias_scores<KEYS, TILES>(kept->slope, at - seen.last, scores);
         if (!sw_all_seen(seen, at, KEYS))
             sw_hide_scores<KEYS, TILES>(first_keys + warp_row, seen.last, at, scores);
         raise_max<KEYS, TILES>(&state, scores, shape.scale * SW_LOG2_E, rescale);
@@ -181,7 +184,7 @@ static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM, SMALL>::forw
 template <typename T, int DIM, bool SMALL>
 static void launch_forward(cudaStream_t stream, const sw_attention_forward *op) {
     typedef sw_attention_tiles<T, DIM, SMALL> tiles;
-    const sw_attention s = *op->shape;
+    const sw_attention s = sw_kernel_shape(op->shape);
     const T *q = (const T *)op->q, *k = (const T *)op->k, *v = (const T *)op->v;
     const int64_t blocks = sw_blocks(s.seq, tiles::forward_rows) * s.heads * s.batch;
     constexpr size_t bytes = shared_memory<T, DIM, SMALL>::bytes;

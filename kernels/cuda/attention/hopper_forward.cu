@@ -191,8 +191,10 @@ template <typename T> static void forward(cudaStream_t stream, const sw_attentio
 
 bool sw_cuda_hopper_attention_serves(const struct sw_attention *shape, sw_dtype type) {
     const int64_t piece = SW_PIECE_BYTES / 2;
-    return type != SW_F32 && shape->head_dim <= 128 && shape->head_dim % piece == 0 && shape->q_stride % piece == 0 &&
-           shape->k_stride % piece == 0 && shape->v_stride % piece == 0 && shape->o_stride % piece == 0 &&
+    const bool plain = shape->alibi_heads == 0 && sw_attention_head_stride(shape) == shape->head_dim;
+    return plain && type != SW_F32 && shape->head_dim <= 128 && shape->head_dim % piece == 0 &&
+           shape->q_stride % piece == 0 && shape->k_stride % piece == 0 && shape->v_stride % piece == 0 &&
+           shape->o_stride % piece == 0 &&
            shape->batch * shape->heads * sw_blocks(shape->seq, SW_HOPPER_ROWS) <= INT32_MAX;
 }
 
