@@ -303,6 +303,51 @@ static sw_status norm_backward(const struct sw_model *model, const struct sw_uni
     return sw_model_norm_backward(model, call->stream, &norm, dy, x, true, call->grad);
 }
 
+/* The norm of the embedding belongs to the first layer: its input is then the embedding's own output, which the ranks
+ * of a tensor group add up before any norm. Its result is computed again wherever it is needed. */
+
+static struct sw_norm_call embedding_norm(const struct sw_model *model, const struct sw_unit_call *call, int64_t rows) {
+    struct sw_norm_call norm =
+        norm_call(model, call, EMBEDDING_NORM_SCALE, area_at(call->work, model->work.embedding_mean),
+                  area_at(call->work, model->work.embedding_rstd));
+    norm.rows = rows;
+    return norm;
+}
+
+static bool norms_embedding(const struct sw_model *model, const struct sw_unit_call *call) {
+    return model->config.embedding_norm && call->unit == 1;
+}
+
+sw_status sw_enter_first_layer(const struct sw_model *model, const struct sw_unit_call *call,
+                               struct sw_unit_call *own) {
+    char *normed = area_at(call->work, model->work.embedding_normed);
+    const int64_t row_bytes = model->config.hidden * sw_dtype_bytes(model->shape.type);
+    *own = *call;
+    if (!norms_embedding(model, call) || (call->in == NULL && call->own_in == NULL))
+        return SW_OK;
+    const bool all = call->in != NULL;
+    const struct sw_norm_call norm = embedding_norm(model, call, all ? model->rows : call->own_rows.grains);
+    SW_TRY(sw_model_norm_forward(model, call->stream, &norm, all ? call->in : call->own_in, normed));
+    if (all)
+        own->in = normed;
+    if (call->own_in != NULL)
+        own->own_in = normed + (all ? call->own_rows.first_grain * row_bytes : 0);
+    return SW_OK;
+}
+
+sw_status sw_leave_first_layer(const struct sw_model *model, const struct sw_unit_call *call, const void *in,
+                               int64_t rows, void *grad) {
+    void *normed = area_at(call->work, model->work.embedding_normed);
+    if (!norms_embedding(model, call))
+        return SW_OK;
+    struct sw_norm_call norm = embedding_norm(model, call, rows);
+    SW_TRY(sw_model_norm_forward(model, call->stream, &norm, in, normed)); /* for the statistics of these rows */
+    SW_TRY(
+        sw_copy_on_device(call->stream, normed, grad, rows * model->config.hidden * sw_dtype_bytes(model->shape.type)));
+    sw_block_norm_accumulate(model, call, EMBEDDING_NORM_SCALE, &norm);
+    return sw_model_norm_backward(model, call->stream, &norm, normed, in, false, grad);
+}
+
 /* The inputs of attention, or their gradients. Queries and keys are normalised if the model does so. */
 struct head_rows {
     char *q, *k, *v;
@@ -311,18 +356,25 @@ struct head_rows {
 static struct head_rows head_rows(const struct sw_model *model, char *qkv, char *heads) {
     const int64_t typed = sw_dtype_bytes(model->shape.type), q = model->widths.q * typed, kv = model->widths.kv * typed;
     char *first = model->config.qk_norm ? heads : qkv;
+    if (model->config.qkv_by_head) {
+        const int64_t part = model->config.head_dim * typed;
+        return (struct head_rows){.q = qkv, .k = qkv + part, .v = qkv + 2 * part};
+    }
     return (struct head_rows){.q = first, .k = first + q, .v = qkv + q + kv};
 }
 
-/* Returns the attention of a unit: with the micro-batch's documents, and with its layer's window unless no query looks
- * back that far. */
+/* Returns the attention of a unit: with the micro-batch's documents, with its layer's window unless no query looks back
+ * that far, and with the numbers of its heads among those of the model. */
 static struct sw_attention attention_of(const struct sw_model *model, const struct sw_unit_call *call) {
-    const int64_t window = sw_config_window(&model->config, sw_tile_of(&model->cut, call->unit).layer);
+    const struct sw_tile tile = sw_tile_of(&model->cut, call->unit);
+    const int64_t window = sw_config_window(&model->config, tile.layer);
     struct sw_attention attention = model->attention;
     attention.document_start = sw_token_part(model, call, TOKEN_DOCUMENT_START);
     if (window < sw_most_keys(model))
         attention.window = window;
     attention.past = call->past;
+    if (attention.alibi_heads > 0)
+        attention.alibi_first = (model->cut.rank * model->cut.tiles + tile.index) * attention.heads;
     return attention;
 }
 
@@ -402,12 +454,26 @@ static sw_status norm_heads_backward(const struct sw_model *model, const struct 
     return SW_OK;
 }
 
+/* Keeps whole rows of queries, keys and values, whose parts are `part_bytes` long: one copy of all rows costs less than
+ * two for each head, and the queries among them take a third of the cache. */
+static sw_status keep_rows(const struct sw_model *model, const struct sw_unit_call *call, struct head_rows *rows,
+                           int64_t part_bytes) {
+    const int64_t row_bytes = model->widths.qkv * sw_dtype_bytes(model->shape.type);
+    char *kept = call->cache;
+    SW_TRY(sw_copy_on_device(call->stream, kept + call->past * row_bytes, rows->q, model->rows * row_bytes));
+    rows->k = kept + part_bytes;
+    rows->v = kept + 2 * part_bytes;
+    return SW_OK;
+}
+
 /* Appends this pass's keys and values to the KV cache, and points the attention at those of all passes. */
 static sw_status keep_keys(const struct sw_model *model, const struct sw_unit_call *call,
                            struct sw_attention *attention, struct head_rows *rows) {
     const int64_t typed = sw_dtype_bytes(model->shape.type), row_bytes = model->widths.kv * typed;
     if (call->cache == NULL)
         return SW_OK;
+    if (model->config.qkv_by_head)
+        return keep_rows(model, call, rows, attention->head_dim * typed);
     char *keys = call->cache, *values = keys + sw_cache_values_offset(model);
     for (int64_t t = 0; t < model->rows; t++) {
         const int64_t at = (call->past + t) * row_bytes;

@@ -619,31 +619,38 @@ static const struct passes *passes_of(const struct sw_model *model, const struct
 
 static sw_status forward(void *context, const struct sw_unit_call *call) {
     struct sw_model *model = model_for(context, call);
+    struct sw_unit_call own;
     if (call->unit == 0)
         return sw_embedding_unit_forward(model, call);
+    SW_TRY(sw_enter_first_layer(model, call, &own));
     if (model->cut.ranks > 1)
-        return rank_forward(model, call);
-    return passes_of(model, call)->forward(model, call);
+        return rank_forward(model, &own);
+    return passes_of(model, &own)->forward(model, &own);
 }
 
 static sw_status backward(void *context, const struct sw_unit_call *call) {
     struct sw_model *model = context;
+    struct sw_unit_call own;
     if (call->unit == 0)
         return sw_embedding_unit_backward(model, call);
-    if (model->cut.ranks > 1)
-        return rank_backward(model, call);
-    if (model->cut.expert_ranks > 1)
+    if (model->cut.expert_ranks > 1 && model->cut.ranks == 1)
         return sw_group_backward_rest(model, call);
-    return passes_of(model, call)->backward(model, call);
+    SW_TRY(sw_enter_first_layer(model, call, &own));
+    if (model->cut.ranks > 1)
+        return rank_backward(model, &own);
+    SW_TRY(passes_of(model, &own)->backward(model, &own));
+    return sw_leave_first_layer(model, call, call->in, model->rows, call->grad);
 }
 
 static sw_status recompute(void *context, const struct sw_unit_call *call) {
     struct sw_model *model = context;
+    struct sw_unit_call own;
+    SW_TRY(sw_enter_first_layer(model, call, &own));
     if (model->cut.ranks > 1)
-        return rank_recompute(model, call);
+        return rank_recompute(model, &own);
     if (model->cut.expert_ranks > 1) /* experts keep nothing */
-        return sw_tile_of(&model->cut, call->unit).kind == SHARED_EXPERTS ? SW_OK : sw_group_recompute(model, call);
-    return passes_of(model, call)->recompute(model, call);
+        return sw_tile_of(&model->cut, own.unit).kind == SHARED_EXPERTS ? SW_OK : sw_group_recompute(model, &own);
+    return passes_of(model, &own)->recompute(model, &own);
 }
 
 static sw_status send(void *context, const struct sw_unit_call *call) {
@@ -677,11 +684,16 @@ static sw_status loss(void *context, const struct sw_unit_call *call) {
 }
 
 static sw_status norm_forward(void *context, const struct sw_unit_call *call) {
-    return rank_norm_forward(context, call);
+    struct sw_unit_call own;
+    SW_TRY(sw_enter_first_layer(context, call, &own));
+    return rank_norm_forward(context, &own);
 }
 
 static sw_status norm_backward(void *context, const struct sw_unit_call *call) {
-    return rank_norm_backward(context, call);
+    struct sw_unit_call own;
+    SW_TRY(sw_enter_first_layer(context, call, &own));
+    SW_TRY(rank_norm_backward(context, &own));
+    return sw_leave_first_layer(context, call, call->own_in, call->own_rows.grains, call->own_grad);
 }
 
 static sw_status last_product(void *context, const struct sw_unit_call *call) {
@@ -799,8 +811,8 @@ double sw_model_flops_per_token(const struct sw_model_config *config, int64_t se
 }
 
 static bool adds_to_residual(const char *name) {
-    static const char *const endings[] = {"c_proj.weight", "o_proj.weight", "down_proj.weight", "w2.weight",
-                                          "experts.down_proj"};
+    static const char *const endings[] = {"c_proj.weight",     "o_proj.weight", "down_proj.weight",    "w2.weight",
+                                          "experts.down_proj", ".dense.weight", "dense_4h_to_h.weight"};
     for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++)
         if (sw_name_ends_with(name, endings[i]))
             return true;

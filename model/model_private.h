@@ -100,9 +100,11 @@ struct work_layout {
     /* If key-value heads are copied: the collected weights and biases of this rank's queries, keys and values, and
      * their fp32 gradients. */
     int64_t own_qkv, own_qkv_bias, own_qkv_acc, own_qkv_bias_acc;
-    int64_t matrix;      /* one unpacked matrix, or those of some experts, if weights are stored in 8 bits or a base is
-                            quantized */
-    int64_t rotation;    /* the tables of rotary positions */
+    int64_t matrix;   /* one unpacked matrix, or those of some experts, if weights are stored in 8 bits or a base is
+                         quantized */
+    int64_t rotation; /* the tables of rotary positions */
+    /* With a norm of the embedding: rows × hidden, its result or the gradient at that, and its statistics. */
+    int64_t embedding_normed, embedding_mean, embedding_rstd;
     int64_t result_grad; /* with norms of results: rows × hidden, the gradient at a result */
     /* With experts, in training: the tally, and the scratch of its op. With losses of the router, for each micro-batch
      * of a step: the rows that all layers send to each expert, and the sums of their probabilities. */
@@ -546,6 +548,14 @@ int64_t sw_experts_unpacked_elems(const struct sw_model *model);
 int64_t sw_experts_tally(const struct sw_model *model);
 /* Tells whether the router has a loss of its own. */
 bool sw_experts_have_loss(const struct sw_model *model);
+
+/* Replaces the input of the first layer, which is the embedding's rows, by these rows normalised: all of them and this
+ * rank's own, as far as the call has them. Other units keep theirs. */
+sw_status sw_enter_first_layer(const struct sw_model *model, const struct sw_unit_call *call, struct sw_unit_call *own);
+/* Turns the gradient at `rows` normalised rows into that at the rows of the embedding, `in`, in the first layer, and
+ * adds the gradients of the norm. */
+sw_status sw_leave_first_layer(const struct sw_model *model, const struct sw_unit_call *call, const void *in,
+                               int64_t rows, void *grad);
 
 /* Adds the residual of this rank's own rows to a half's output, of which it may not have the others. */
 sw_status sw_rank_add_own_rows(const struct sw_model *model, const struct sw_unit_call *call);

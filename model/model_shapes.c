@@ -360,6 +360,11 @@ static void lay_work(struct sw_model *model) {
      * memory. */
     if (c->positions == SW_POSITIONS_ROTARY)
         w->rotation = place(&w->bytes, sw_round_up(sw_rope_bytes(model), SW_BUFFER_ALIGN_BYTES));
+    if (c->embedding_norm) {
+        w->embedding_normed = place(&w->bytes, sw_round_up(hidden_bytes, SW_BUFFER_ALIGN_BYTES));
+        w->embedding_mean = place(&w->bytes, sw_round_up(row_bytes, SW_BUFFER_ALIGN_BYTES));
+        w->embedding_rstd = place(&w->bytes, sw_round_up(row_bytes, SW_BUFFER_ALIGN_BYTES));
+    }
     w->scratch = place(&w->bytes, sw_round_up(model->scratch_bytes, SW_BUFFER_ALIGN_BYTES));
     if (sw_tuning_freezes(&model->shape.tuning))
         w->unwanted = place(&w->bytes, sw_max_i64(c->hidden, c->heads * c->head_dim) * (int64_t)sizeof(float));
@@ -570,6 +575,8 @@ static void measure_widths(struct sw_model *model) {
         .k_stride = heads_stride,
         .v_stride = widths.qkv,
         .o_stride = q,
+        .head_stride = c->qkv_by_head ? 3 * c->head_dim : 0,
+        .alibi_heads = c->positions == SW_POSITIONS_ALIBI ? c->heads : 0,
         .scale = (float)(1.0 / sqrt((double)(c->query_width > 0 ? c->query_width : c->head_dim))),
     };
 }
@@ -643,6 +650,13 @@ static int64_t handed_bytes(const struct sw_model *model, const struct sw_tile *
                                         : sw_adapters_handed_offset(model) + sw_adapters_handed_bytes(model, tile);
 }
 
+/* Returns the bytes of the KV cache of a unit. With all three of a head in a row, whole rows are kept (block.c). */
+static int64_t cache_bytes(const struct sw_model *model) {
+    const int64_t row_bytes = model->widths.qkv * sw_dtype_bytes(model->shape.type);
+    return model->config.qkv_by_head ? sw_round_up(model->shape.context * row_bytes, AREA_ALIGN_BYTES)
+                                     : 2 * sw_cache_values_offset(model);
+}
+
 struct sw_unit_cost sw_model_unit_cost(const struct sw_model *model, int64_t unit) {
     const int64_t hidden_bytes = model->rows * model->config.hidden * sw_dtype_bytes(model->shape.type);
     if (unit + 1 == model->units->count)
@@ -656,7 +670,7 @@ struct sw_unit_cost sw_model_unit_cost(const struct sw_model *model, int64_t uni
         .saved_bytes = model->saved[tile.kind].saved_bytes,
         .derived_bytes = model->saved[tile.kind].derived_bytes,
         .unnormed_bytes = model->saved[tile.kind].unnormed_bytes,
-        .cache_bytes = has(tile.kind, QKV_WEIGHT) ? 2 * sw_cache_values_offset(model) : 0,
+        .cache_bytes = has(tile.kind, QKV_WEIGHT) ? cache_bytes(model) : 0,
         .routing_bytes = tile.kind == BLOCK_ROUTED ? (model->config.experts + 1) * (int64_t)sizeof(int32_t) : 0,
         .routed = tile.kind == EXPERT_GROUP,
         .shares_input = !tile.first && (shared || tile.index > 1),

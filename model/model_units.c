@@ -28,6 +28,8 @@ static const struct {
     enum form form;
     enum cut cut;
 } block_tensors[BLOCK_TENSORS] = {
+    [EMBEDDING_NORM_SCALE] = {HIDDEN_VECTOR, NOT_CUT},
+    [EMBEDDING_NORM_BIAS] = {HIDDEN_VECTOR, NOT_CUT},
     [NORM1_SCALE] = {HIDDEN_VECTOR, NOT_CUT},
     [NORM1_BIAS] = {HIDDEN_VECTOR, NOT_CUT},
     [QKV_WEIGHT] = {MATRIX, CUT_OUT},
@@ -57,8 +59,8 @@ static const struct {
 
 /* Later tiles of a half have neither its norm nor the bias of its last product: the first tile has them. */
 static const struct sw_block_range ranges[BLOCK_KINDS] = {
-    [BLOCK_WHOLE] = {NORM1_SCALE, BLOCK_TENSORS},
-    [ATTENTION_FIRST] = {NORM1_SCALE, NORM2_SCALE},
+    [BLOCK_WHOLE] = {EMBEDDING_NORM_SCALE, BLOCK_TENSORS},
+    [ATTENTION_FIRST] = {EMBEDDING_NORM_SCALE, NORM2_SCALE},
     [ATTENTION_NEXT] = {QKV_WEIGHT, PROJECTION_BIAS},
     [MLP_FIRST] = {NORM2_SCALE, BLOCK_TENSORS},
     [MLP_NEXT] = {UP_WEIGHT, DOWN_BIAS},
@@ -130,12 +132,15 @@ static const struct sw_tensor_names *names_of(const struct sw_model_config *conf
 }
 
 int sw_block_tensor_in(const struct sw_model *model, int64_t unit, enum sw_block_tensor tensor) {
-    const struct sw_block_range range = sw_block_range(sw_tile_of(&model->cut, unit).kind);
+    const struct sw_tile tile = sw_tile_of(&model->cut, unit);
+    const struct sw_block_range range = sw_block_range(tile.kind);
     int before = 0;
-    if ((int)tensor < range.first || (int)tensor >= range.end || sw_block_pieces(&model->config, tensor) == 0)
+    if ((int)tensor < range.first || (int)tensor >= range.end || sw_block_pieces(&model->config, tensor) == 0 ||
+        !sw_block_tensor_in_layer(tensor, tile.layer))
         return -1;
     for (int t = range.first; t < (int)tensor; t++)
-        before += sw_block_pieces(&model->config, (enum sw_block_tensor)t);
+        if (sw_block_tensor_in_layer((enum sw_block_tensor)t, tile.layer))
+            before += sw_block_pieces(&model->config, (enum sw_block_tensor)t);
     return before;
 }
 
@@ -214,12 +219,12 @@ static int shape_of(const struct sw_model_config *c, enum sw_block_tensor tensor
     return 2;
 }
 
-/* Returns part `index` of a piece. A tensor that holds queries, keys and values is cut within each of
- * the three. */
+/* Returns part `index` of a piece. A tensor that holds queries, keys and values is cut within each of the three, or
+ * between heads if it has these head by head. */
 static struct sw_part part_of(const struct sw_model_config *c, enum sw_block_tensor tensor, int pieces, int piece,
                               int dims, const int64_t *dim, int64_t parts, int64_t index) {
     const enum cut cut = parts == 1 ? NOT_CUT : cut_of(tensor, piece);
-    const bool fused = pieces == 1 && (tensor == QKV_WEIGHT || tensor == QKV_BIAS);
+    const bool fused = pieces == 1 && !c->qkv_by_head && (tensor == QKV_WEIGHT || tensor == QKV_BIAS);
     const int64_t rows = dims == 1 ? 1 : dims == 2 ? dim[0] : dim[0] * dim[1], cols = dim[dims - 1];
     const int64_t stride = cols / (fused ? 3 : 1);
     struct sw_part part = {.rows = rows, .cols = cols, .block_cols = cols, .block_stride = cols};
@@ -283,7 +288,7 @@ static bool is_as_stored(const struct sw_model_config *c, const struct sw_units 
 static sw_status add_block_tensor(const struct sw_units *units, struct sw_unit *unit, const struct sw_model_config *c,
                                   const struct sw_cut *cut, struct sw_tile tile, struct sw_expert_run experts,
                                   enum sw_block_tensor tensor) {
-    const int pieces = sw_block_pieces(c, tensor);
+    const int pieces = sw_block_tensor_in_layer(tensor, tile.layer) ? sw_block_pieces(c, tensor) : 0;
     const bool as_stored = is_as_stored(c, units);
     const int64_t index = cut->rank * cut->tiles + tile.index;
     for (int piece = 0; piece < pieces; piece++) {
@@ -402,8 +407,9 @@ static int64_t nearest_divisor(int64_t whole, int64_t number) {
 static const char *why_whole(const struct sw_model_config *c) {
     if (c->norm_of_results)
         return "which normalises the results of attention and MLP";
-    return c->out_first && sw_block_pieces(c, QKV_WEIGHT) == 1 ? "which has queries, keys and values in one matrix"
-                                                               : NULL;
+    return c->out_first && !c->qkv_by_head && sw_block_pieces(c, QKV_WEIGHT) == 1
+               ? "which has queries, keys and values in one matrix"
+               : NULL;
 }
 
 static const char *why_untiled(const struct sw_model_config *c) {

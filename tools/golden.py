@@ -87,6 +87,7 @@ FAMILIES = {
     "gemma3": Family(transformers.Gemma3TextConfig, transformers.Gemma3ForCausalLM, settings={"pad_token_id": None}),
     "gpt_oss": Family(transformers.GptOssConfig, transformers.GptOssForCausalLM),
     "qwen2_moe": Family(transformers.Qwen2MoeConfig, transformers.Qwen2MoeForCausalLM),
+    "bloom": Family(transformers.BloomConfig, transformers.BloomForCausalLM, "transformer."),
     "olmoe": Family(transformers.OlmoeConfig, transformers.OlmoeForCausalLM, settings={"pad_token_id": None}),
 }
 
@@ -105,8 +106,8 @@ class Case:
     optimizer: Optimizer
     family: str = "gpt2"
     documents: int = 0  # packed into each sequence; 0: a sequence is text without documents
-    # As files were first published: GPT-2's without the prefix and with causal masks, the others' rope_theta and
-    # rope_scaling apart.
+    # As files were first published: GPT-2's without the prefix and with causal masks, BLOOM's without the prefix and with
+    # other names of sizes, the others' rope_theta and rope_scaling apart.
     published_form: bool = False
 
     @property
@@ -337,6 +338,17 @@ CASES = (
         micro_batches=2, batch=2, seq=48,
         optimizer=ten_steps(1.698),
     ),
+    # BLOOM, with heads whose number is no power of two.
+    Case(
+        name="bloom-a",
+        family="bloom",
+        seed=20241128,
+        config={"vocab_size": 256, "hidden_size": 48, "n_head": 6, "n_layer": 2},
+        weight_std=0.14,
+        published_form=True,
+        micro_batches=2, batch=2, seq=64,
+        optimizer=ten_steps(1.05),
+    ),
     # Packed documents, with learned positions.
     Case(
         name="gpt2-documents",
@@ -436,6 +448,14 @@ def save_model(case, model, folder):
         mask = torch.tril(torch.ones(positions, positions)).reshape(1, 1, positions, positions)
         tensors = {name.removeprefix(case.prefix): tensor for name, tensor in tensors.items()}
         tensors |= {f"h.{layer}.attn.bias": mask.clone() for layer in range(case.config["n_layer"])}
+    elif case.published_form and case.family == "bloom":
+        tensors = {name.removeprefix(case.prefix): tensor for name, tensor in tensors.items()}
+        path = folder / "config.json"
+        config = json.loads(path.read_text())
+        config |= {"n_embed": config.pop("hidden_size"), "num_attention_heads": config.pop("n_head"), "n_inner": None,
+                   "masked_softmax_fusion": True, "offset_alibi": 100, "seq_length": 2048, "skip_bias_add": True,
+                   "skip_bias_add_qkv": False, "bias_dropout_fusion": True, "attention_softmax_in_fp32": True}
+        path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     elif case.published_form:
         path = folder / "config.json"
         config = json.loads(path.read_text())
@@ -600,19 +620,23 @@ def projections(tensor):
     return [float(numpy.dot(flat, sign)) for sign in signs]
 
 
-def undetermined(name, count):
-    """The elements whose gradient is zero in exact arithmetic: softmax ignores what the key biases add to a row.
+def undetermined(case, name, count):
+    """The runs of elements, begin and end of each, whose gradient is zero in exact arithmetic: softmax ignores what the key biases add to a row.
 
     AdamW turns the rounding errors there into steps of any sign, which change nothing that the model computes.
     """
-    return (count // 3, 2 * count // 3) if name.endswith("c_attn.bias") else (0, 0)
+    if name.endswith("query_key_value.bias"):  # head by head
+        head = count // 3 // case.config["n_head"]
+        return [bound for begin in range(head, count, 3 * head) for bound in (begin, begin + head)]
+    return [count // 3, 2 * count // 3] if name.endswith("c_attn.bias") else [0, 0]
 
 
-def tensor_record(name, initial, first, final, generator):
+def tensor_record(case, name, initial, first, final, generator):
     """Returns the kept parts of a tensor: norms, projections and samples of its first gradient and of its last value."""
-    begin, end = undetermined(name, initial.numel())
+    bounds = undetermined(case, name, initial.numel())
     determined = torch.ones(initial.numel(), dtype=torch.float64)
-    determined[begin:end] = 0
+    for begin, end in zip(bounds[::2], bounds[1::2]):
+        determined[begin:end] = 0
     candidates = determined.nonzero().flatten()
     at = candidates[torch.randperm(len(candidates), generator=generator)[:SAMPLES]].sort().values
     grad, truth = first["f32"][name], first["f64"][name]
@@ -622,7 +646,7 @@ def tensor_record(name, initial, first, final, generator):
         "name": name,
         "shape": list(initial.shape),
         "at": at.tolist(),
-        "undetermined": [begin, end],
+        "undetermined": bounds,
         "grad_norm": grad.norm().item(),
         "grad_projections": projections(grad),
         "grad": grad.flatten()[at].tolist(),
@@ -692,7 +716,7 @@ def model_golden(case, out):
         "seq": case.seq,
         "optimizer": dataclasses.asdict(case.optimizer),
         "steps": steps,
-        "tensors": [tensor_record(name, initial[name], first, final, generator) for name in initial],
+        "tensors": [tensor_record(case, name, initial[name], first, final, generator) for name in initial],
         "logits": logits,
         "tokens": tokens.tolist(),
     } | ({"document_starts": starts} if starts else {}))

@@ -106,6 +106,17 @@
                  .original_positions = 4096},                                                                          \
     }
 
+/* BLOOM: a norm behind the embedding, and biases of attention by distance, which no length ends. */
+#define BLOOM(hidden_, layers_, heads_)                                                                                \
+    {                                                                                                                  \
+        .family = "bloom", .vocab = BLOOM_VOCAB, .hidden = (hidden_), .layers = (layers_), .heads = (heads_),          \
+        .kv_heads = (heads_), .head_dim = (hidden_) / (heads_), .ffn = INT64_C(4) * (hidden_),                         \
+        .max_positions = SW_CONFIG_MAX_POSITIONS, .norm_epsilon = 1e-5, .init_std = 0.02, .activation = SW_GELU_TANH,  \
+        .tied_embeddings = true, .positions = SW_POSITIONS_ALIBI, .out_first = true, .embedding_norm = true,           \
+        .qkv_by_head = true,                                                                                           \
+    }
+
+enum { BLOOM_VOCAB = 250880 };
 enum { GEMMA3_TEXT_VOCAB = 262144, GEMMA3_VOCAB = 262208 };
 enum { GPT2_VOCAB = 50257, BYTE_VOCAB = 256, LLAMA_VOCAB = 128256, QWEN_VOCAB = 151936, QWEN_LARGE_VOCAB = 152064 };
 
@@ -117,6 +128,11 @@ static const struct sw_preset presets[] = {
     {"gpt2-774m", "774M parameters, GPT-2 large", GPT2(GPT2_VOCAB, 1280, 36, 20, 1024)},
     {"gpt2-1.3b", "1.21B parameters, bytes: the blocks of GPT-Neo 1.3B", GPT2(BYTE_VOCAB, 2048, 24, 16, 2048)},
     {"gpt2-1.5b", "1.56B parameters, GPT-2 XL", GPT2(GPT2_VOCAB, 1600, 48, 25, 1024)},
+    {"megatron-8.3b", "8.32B parameters, the blocks of Megatron-LM 8.3B", GPT2(GPT2_VOCAB, 3072, 72, 24, 1024)},
+    {"turing-nlg-17b", "17.2B parameters, the blocks of Turing-NLG", GPT2(GPT2_VOCAB, 4256, 78, 28, 1024)},
+    {"gpt3-175b", "175B parameters, the blocks of GPT-3, all with full attention",
+     GPT2(GPT2_VOCAB, 12288, 96, 96, 2048)},
+    {"mt-nlg-530b", "530B parameters, the blocks of Megatron-Turing NLG", GPT2(GPT2_VOCAB, 20480, 105, 128, 2048)},
     {"llama-tiny",
      "0.1M parameters, bytes: for tests",
      {.family = "llama",
@@ -125,6 +141,12 @@ static const struct sw_preset presets[] = {
       .rope = {.theta = 10000.0, .truncate = true}}},
     {"llama-1b", "1.24B parameters, Llama 3.2 1B", LLAMA(16, 2048, 32, 8192, 32.0, true)},
     {"llama-8b", "8.0B parameters, Llama 3.1 8B", LLAMA(32, 4096, 32, 14336, 8.0, false)},
+    {"llama-65b",
+     "65.3B parameters, LLaMA 65B",
+     {.family = "llama",
+      LLAMA_LIKE(32000, 8192, 80, 64, 64, 22016, 2048),
+      .norm_epsilon = 1e-5,
+      .rope = {.theta = 10000.0, .truncate = true}}},
     {"llama-70b", "70.6B parameters, Llama 3.1 70B", LLAMA(80, 8192, 64, 28672, 8.0, false)},
     {"qwen2.5-0.5b", "494M parameters, Qwen2.5 0.5B", QWEN2(QWEN_VOCAB, 896, 24, 14, 2, 4864, 32768, 1e-6, true)},
     {"qwen2.5-1.5b", "1.54B parameters, Qwen2.5 1.5B", QWEN2(QWEN_VOCAB, 1536, 28, 12, 2, 8960, 131072, 1e-6, true)},
@@ -176,6 +198,12 @@ static const struct sw_preset presets[] = {
      QWEN2_MOE(2048, 24, 16, 16, 5632, 8192, .experts = 60, .chosen_experts = 4, .expert_ffn = 1408)},
     {"qwen2-57b-a14b", "57.4B parameters, 14.2B of them for each token, Qwen2 57B",
      QWEN2_MOE(3584, 28, 28, 4, 20480, 131072, .experts = 64, .chosen_experts = 8, .expert_ffn = 2560)},
+    {"bloom-560m", "559M parameters, BLOOM 560M", BLOOM(1024, 24, 16)},
+    {"bloom-1b1", "1.07B parameters, BLOOM 1.1B", BLOOM(1536, 24, 16)},
+    {"bloom-1b7", "1.72B parameters, BLOOM 1.7B", BLOOM(2048, 24, 16)},
+    {"bloom-3b", "3.00B parameters, BLOOM 3B", BLOOM(2560, 30, 32)},
+    {"bloom-7b1", "7.07B parameters, BLOOM 7.1B", BLOOM(4096, 30, 32)},
+    {"bloom-176b", "176B parameters, BLOOM", BLOOM(14336, 70, 112)},
     {"gpt-oss-20b", "20.9B parameters, 4.19B of them for each token, gpt-oss 20B", GPT_OSS(24, 32)},
     {"gpt-oss-120b", "117B parameters, 5.71B of them for each token, gpt-oss 120B", GPT_OSS(36, 128)},
 };
@@ -203,6 +231,16 @@ static sw_status refuse_other_kinds(const json_t *root, const char *origin) {
         origin, outer != NULL ? outer : "", inner != NULL ? inner : "", sw_family_names());
 }
 
+/* Tells whether an architecture reads its input by an encoder, as T5 does: its blocks attend to another text, and its
+ * data are pairs of texts. */
+static bool has_encoder(const char *type) {
+    static const char *const types[] = {"t5", "mt5", "umt5", "longt5", "switch_transformers", "bart", "mbart", NULL};
+    for (int i = 0; types[i] != NULL; i++)
+        if (strcmp(type, types[i]) == 0)
+            return true;
+    return false;
+}
+
 static sw_status find_family(const json_t *root, const char *origin, const struct sw_family **out) {
     const json_t *type = sw_config_field_of(root, "model_type");
     char shown[SW_SHOWN_CHARS];
@@ -212,6 +250,11 @@ static sw_status find_family(const json_t *root, const char *origin, const struc
         return sw_fail(SW_ERR_ARG, "%s: 'model_type' is %s; it must be a name, supported: %s", origin,
                        sw_config_show(type, shown), sw_family_names());
     *out = sw_family_find(json_string_value(type));
+    if (*out == NULL && has_encoder(json_string_value(type)))
+        return sw_fail(SW_ERR_UNSUPPORTED,
+                       "%s: '%.40s' has an encoder beside its decoder, and only models of a decoder alone are "
+                       "supported: %s",
+                       origin, json_string_value(type), sw_family_names());
     if (*out == NULL)
         return sw_fail(SW_ERR_UNSUPPORTED,
                        "%s: the architecture '%.40s' is not supported by this version; supported: %s", origin,
@@ -227,7 +270,8 @@ static sw_status find_family(const json_t *root, const char *origin, const struc
 }
 
 /* Names of dropout rates. Training has no dropout, and a log line says so if a rate is above 0. */
-static const char *const dropout_fields[] = {"attention_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", NULL};
+static const char *const dropout_fields[] = {"attention_dropout", "resid_pdrop",    "embd_pdrop",
+                                             "attn_pdrop",        "hidden_dropout", NULL};
 
 /* Fields that conversion scripts, quantizers and web runtimes leave in the file. A log line says that they have no
  * effect. */
@@ -311,9 +355,9 @@ static bool is_known(const struct sw_family *family, const char *name) {
     for (const struct sw_config_fixed *field = family->fixed; field->name != NULL; field++)
         if (strcmp(name, field->name) == 0)
             return true;
-    return strcmp(name, family->activation_field) == 0 || name_in(name, read_here) || name_in(name, family->special) ||
-           name_in(name, family->harmless) || name_in(name, harmless_fields) || name_in(name, passed_over_fields) ||
-           name_in(name, dropout_fields);
+    return (family->activation_field != NULL && strcmp(name, family->activation_field) == 0) ||
+           name_in(name, read_here) || name_in(name, family->special) || name_in(name, family->harmless) ||
+           name_in(name, harmless_fields) || name_in(name, passed_over_fields) || name_in(name, dropout_fields);
 }
 
 /* Logs fields that have no effect here: a user may expect one. */
@@ -389,7 +433,7 @@ static sw_status refuse_fixed(const struct sw_family *family, const json_t *root
 
 static sw_status read_activation(const struct sw_family *family, const json_t *root, const char *origin,
                                  struct sw_model_config *out) {
-    const json_t *value = sw_config_field_of(root, family->activation_field);
+    const json_t *value = family->activation_field == NULL ? NULL : sw_config_field_of(root, family->activation_field);
     char shown[SW_SHOWN_CHARS], known[128] = "";
     size_t used = 0;
     if (value == NULL)
@@ -472,13 +516,19 @@ static const char *activation_text(const struct sw_family *family, sw_activation
     return known->name;
 }
 
+static int write_activation(json_t *root, const struct sw_family *family, const struct sw_model_config *config) {
+    return family->activation_field == NULL
+               ? 0
+               : json_object_set_new(root, family->activation_field,
+                                     json_string(activation_text(family, config->activation)));
+}
+
 sw_status sw_config_to_json(const struct sw_model_config *config, char **out) {
     const struct sw_family *family = sw_family_find(config->family);
     assert(family != NULL);
-    json_t *root = json_pack("{s:s, s:[s], s:s}", "model_type", family->name, "architectures", family->architecture,
-                             family->activation_field, activation_text(family, config->activation));
-    const bool failed =
-        root == NULL || sw_config_write_fields(root, family->fields, config) != 0 || family->write(root, config) != 0;
+    json_t *root = json_pack("{s:s, s:[s]}", "model_type", family->name, "architectures", family->architecture);
+    const bool failed = root == NULL || write_activation(root, family, config) != 0 ||
+                        sw_config_write_fields(root, family->fields, config) != 0 || family->write(root, config) != 0;
     *out = failed ? NULL : sw_config_dump(root);
     json_decref(root);
     return *out != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to write a config.json");

@@ -18,7 +18,8 @@ enum { SW_CONFIG_NAME_CHARS = 64 };
 #define SW_CONFIG_MAX_POSITIONS (INT64_C(1) << 22)
 
 typedef enum { SW_NORM_LAYER = 0, SW_NORM_RMS = 1 } sw_norm;
-typedef enum { SW_POSITIONS_LEARNED = 0, SW_POSITIONS_ROTARY = 1 } sw_positions;
+/* SW_POSITIONS_ALIBI: no positions; attention has biases by distance (struct sw_attention). */
+typedef enum { SW_POSITIONS_LEARNED = 0, SW_POSITIONS_ROTARY = 1, SW_POSITIONS_ALIBI = 2 } sw_positions;
 typedef enum {
     SW_ROPE_DEFAULT = 0,
     SW_ROPE_LINEAR = 1,
@@ -54,6 +55,9 @@ struct sw_model_config {
     bool norm_of_results;                     /* attention's and the MLP's results are normalised, then added */
     bool norm_from_one;                       /* scales of norms are stored as their differences from 1 */
     bool scaled_embedding;                    /* embeddings are multiplied by the root of the hidden size */
+    bool embedding_norm;                      /* the embedding's rows are normalised before the first block */
+    bool qkv_by_head;                         /* one matrix has queries, keys and values: q, k and v of a head, then of
+                                                 the next */
     bool joint_qk_norm;                       /* with qk_norm: all heads of a token at once, not head by head */
     /* A mixture of experts: each token goes through the chosen_experts with the largest router logits, and their
      * results are added, weighted by the softmax of all logits. ffn is 0 then, or the width of a shared expert's inner

@@ -36,7 +36,9 @@ int sw_block_pieces(const struct sw_model_config *config, enum sw_block_tensor t
 void sw_block_piece_name(const struct sw_model_config *config, int64_t layer, enum sw_block_tensor tensor, int piece,
                          char *out, size_t out_bytes) {
     const struct sw_tensor_names *all = sw_family_find(config->family)->names;
-    if (tensor == EXPERTS)
+    if (tensor == EMBEDDING_NORM_SCALE || tensor == EMBEDDING_NORM_BIAS)
+        snprintf(out, out_bytes, "%s", all->piece[tensor][piece].name);
+    else if (tensor == EXPERTS)
         snprintf(out, out_bytes, "%s%lld.%s%d.%s", all->block, (long long)layer, all->expert, piece / EXPERT_MATRICES,
                  all->expert_matrix[piece % EXPERT_MATRICES]);
     else

@@ -36,6 +36,10 @@ struct sw_config_activation {
 
 /* Tensors of a block, in the order of the unit's flat vector. */
 enum sw_block_tensor {
+    /* The norm of the embedding's rows, which only the first layer has: behind the sum over a tensor group's parts of
+     * the table, and with the block's other norms. */
+    EMBEDDING_NORM_SCALE,
+    EMBEDDING_NORM_BIAS,
     NORM1_SCALE,
     NORM1_BIAS,
     QKV_WEIGHT,
@@ -95,7 +99,7 @@ struct sw_family {
     int64_t absent_kv_heads; /* key-value heads if the field is missing; 0: as many as heads */
     double absent_theta;     /* rope_theta if the field is missing; 0: 10,000 */
     const struct sw_config_field *fields;
-    const char *activation_field;
+    const char *activation_field; /* NULL: the family has one activation, that of its defaults */
     const struct sw_config_activation *activations;
     const struct sw_config_fixed *fixed;
     const char *const *special;  /* names of fields that `derive` reads */
@@ -111,6 +115,10 @@ struct sw_family {
 const struct sw_family *sw_family_find(const char *name);
 /* Returns the names of all families: "gpt2, llama, ...". */
 const char *sw_family_names(void);
+/* Tells whether a layer has a tensor that the blocks of this configuration have. */
+static inline bool sw_block_tensor_in_layer(enum sw_block_tensor tensor, int64_t layer) {
+    return layer == 0 || (tensor != EMBEDDING_NORM_SCALE && tensor != EMBEDDING_NORM_BIAS);
+}
 /* Returns how many checkpoint tensors make up a tensor of the block in this configuration; 0: the model does not have
  * it. EXPERTS has EXPERT_MATRICES of each expert. */
 int sw_block_pieces(const struct sw_model_config *config, enum sw_block_tensor tensor);
@@ -136,7 +144,7 @@ const char *sw_config_show(const json_t *value, char buffer[SW_SHOWN_CHARS]);
 /* Every family, in the order in which messages name them. */
 #define SW_FAMILIES(entry)                                                                                             \
     entry(gpt2) entry(llama) entry(mistral) entry(qwen2) entry(qwen3) entry(phi3) entry(mixtral) entry(qwen3_moe)      \
-        entry(olmoe) entry(qwen2_moe) entry(gpt_oss) entry(gemma3_text)
+        entry(olmoe) entry(qwen2_moe) entry(gpt_oss) entry(gemma3_text) entry(bloom)
 #define SW_DECLARE_FAMILY(name) extern const struct sw_family sw_##name##_family;
 SW_FAMILIES(SW_DECLARE_FAMILY)
 #undef SW_DECLARE_FAMILY

@@ -342,9 +342,9 @@ static void assert_round_trip(const struct sw_model_config *config) {
     free(again);
 }
 
-static const char *const golden[] = {"llama-a", "llama-b",  "llama-long", "mistral-a",  "qwen2-a",
-                                     "qwen3-a", "qwen3-b",  "phi3-a",     "mixtral-a",  "qwen3-moe-a",
-                                     "olmoe-a", "gemma3-a", "gptoss-a",   "qwen2-moe-a"};
+static const char *const golden[] = {"llama-a", "llama-b",  "llama-long", "mistral-a",   "qwen2-a",
+                                     "qwen3-a", "qwen3-b",  "phi3-a",     "mixtral-a",   "qwen3-moe-a",
+                                     "olmoe-a", "gemma3-a", "gptoss-a",   "qwen2-moe-a", "bloom-a"};
 enum { GOLDEN = sizeof golden / sizeof golden[0], FILE_BYTES = 1 << 20 };
 
 static const char *golden_folder(int i, char path[SUPPORT_PATH_CHARS]) {
