@@ -37,6 +37,10 @@ enum { TILE_COUNTS = sizeof tile_counts / sizeof tile_counts[0] };
     .qkv_bias = true, .projection_bias = true, .joined_experts = true, .normalises_chosen = true, .window = 3,         \
     .full_layers = {2}
 
+#define BLOOM                                                                                                          \
+    SIZES, .kv_heads = 8, .activation = SW_GELU_TANH, .positions = SW_POSITIONS_ALIBI, .out_first = true,              \
+           .embedding_norm = true, .qkv_by_head = true
+
 static const struct tensor_case cases[] = {
     {.name = "gpt2",
      .config = {.family = "gpt2", SIZES, .kv_heads = 8, .activation = SW_GELU_TANH, .tied_embeddings = true}},
@@ -83,7 +87,11 @@ static const struct tensor_case cases[] = {
      .config = {.family = "gpt_oss", MIXTURE(2), GPT_OSS},
      .documents = true,
      .recompute = SW_RECOMPUTE_UNIT},
-};
+    {.name = "bloom", .config = {.family = "bloom", BLOOM, .tied_embeddings = true}},
+    {.name = "bloom with its own table, documents, recomputed",
+     .config = {.family = "bloom", BLOOM},
+     .documents = true,
+     .recompute = SW_RECOMPUTE_UNIT}};
 enum { CASES = sizeof cases / sizeof cases[0], MIXTRAL = 10 };
 
 int64_t tensor_elems(const struct sw_units *units) {
@@ -356,9 +364,14 @@ static void the_adapters_of_a_group_have_each_element_once(void **state) {
     for (int i = 0; i < CASES * (int)(sizeof tunings / sizeof tunings[0]); i++)
         for (int n = 0; n < GROUP_SIZES; n++)
             for (int format = 0; format < SW_OPTIMIZER_FORMATS; format++)
-                if (cases[i % CASES].config.experts == 0 || i / CASES != 1) /* a base of experts is not divided */
-                    check_units(&cases[i % CASES].config, &(struct sw_model_group){.ranks = group_sizes[n]}, 1,
-                                (sw_optimizer_format)format, &tunings[i / CASES]);
+                if (cases[i % CASES].config.experts == 0 || i / CASES != 1) { /* a base of experts is not divided */
+                    const struct sw_model_config *config = &cases[i % CASES].config;
+                    struct sw_tuning tuning = tunings[i / CASES];
+                    if (tuning.freeze != NULL && config->qkv_by_head) /* other names of matrices */
+                        tuning.freeze = "blocks:0,*.1.*dense*";
+                    check_units(config, &(struct sw_model_group){.ranks = group_sizes[n]}, 1,
+                                (sw_optimizer_format)format, &tuning);
+                }
 }
 
 static void models_that_a_group_does_not_divide_are_refused(void **state) {

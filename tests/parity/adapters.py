@@ -44,6 +44,8 @@ CASES = [
      {"r": 5, "lora_alpha": 10, "target_modules": ["up_proj", "down_proj", "k_proj"], "layers_to_transform": [1]}),
     ("phi3", {**SIZES, "pad_token_id": None},
      {"r": 4, "lora_alpha": 8, "target_modules": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"]}),
+    ("bloom", {"vocab_size": 256, "hidden_size": 64, "n_layer": 2, "n_head": 4, "pad_token_id": None},
+     {"r": 4, "lora_alpha": 8, "target_modules": ["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"]}),
     ("mixtral", {**SIZES, "num_local_experts": 4, "num_experts_per_tok": 2},
      {"r": 4, "lora_alpha": 6, "target_modules": ["q_proj", "v_proj", "w1", "w2", "w3"], "init_lora_weights": False}),
     ("qwen3_moe", {**SIZES, "head_dim": 16, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 40,

@@ -23,10 +23,10 @@ struct text_case {
     int64_t prompt, most;
 };
 static const struct text_case cases[] = {
-    {"gpt2-a", 0, 11, 60},       {"gpt2-b", 0, 1, 41},       {"llama-a", 0, 11, 60},  {"llama-b", 0, 23, 64},
-    {"mistral-a", 0, 30, 60},    {"mistral-a", 0, 5, 40},    {"qwen2-a", 0, 7, 50},   {"qwen3-a", 0, 11, 60},
-    {"phi3-a", 0, 9, 60},        {"gpt2-tiny", 2, 11, 30},   {"gpt2-tiny", 1, 2, 30}, {"llama-long", 0, 1100, 1103},
-    {"llama-long", 0, 512, 516}, {"llama-long", 0, 513, 515}};
+    {"gpt2-a", 0, 11, 60},       {"gpt2-b", 0, 1, 41},        {"llama-a", 0, 11, 60},  {"llama-b", 0, 23, 64},
+    {"mistral-a", 0, 30, 60},    {"mistral-a", 0, 5, 40},     {"qwen2-a", 0, 7, 50},   {"qwen3-a", 0, 11, 60},
+    {"phi3-a", 0, 9, 60},        {"gpt2-tiny", 2, 11, 30},    {"gpt2-tiny", 1, 2, 30}, {"llama-long", 0, 1100, 1103},
+    {"llama-long", 0, 512, 516}, {"llama-long", 0, 513, 515}, {"bloom-a", 0, 11, 60}};
 /* Attention sinks, a window that the text outgrows, and experts: a rounding error in bf16 may choose another expert. */
 static const struct text_case routed[] = {{"gptoss-a", 0, 11, 60}, {"gptoss-a", 0, 1, 20}};
 /* These outgrow their positions, 64 and 41. */
