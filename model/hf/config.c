@@ -128,7 +128,7 @@ static const struct sw_preset presets[] = {
     {"gpt2-774m", "774M parameters, GPT-2 large", GPT2(GPT2_VOCAB, 1280, 36, 20, 1024)},
     {"gpt2-1.3b", "1.21B parameters, bytes: the blocks of GPT-Neo 1.3B", GPT2(BYTE_VOCAB, 2048, 24, 16, 2048)},
     {"gpt2-1.5b", "1.56B parameters, GPT-2 XL", GPT2(GPT2_VOCAB, 1600, 48, 25, 1024)},
-    {"megatron-8.3b", "8.32B parameters, the blocks of Megatron-LM 8.3B", GPT2(GPT2_VOCAB, 3072, 72, 24, 1024)},
+    {"megatron-8.3b", "8.31B parameters, the blocks of Megatron-LM 8.3B", GPT2(GPT2_VOCAB, 3072, 72, 24, 1024)},
     {"turing-nlg-17b", "17.2B parameters, the blocks of Turing-NLG", GPT2(GPT2_VOCAB, 4256, 78, 28, 1024)},
     {"gpt3-175b", "175B parameters, the blocks of GPT-3, all with full attention",
      GPT2(GPT2_VOCAB, 12288, 96, 96, 2048)},
