@@ -61,16 +61,18 @@ static void print_groups(const struct sw_settings *s, FILE *to) {
 void sw_answer_print_plan(const struct sw_answer *answer, FILE *to) {
     const struct sw_settings *s = answer->settings;
     const sw_optimizer_format optimizer = sw_optimizer_records(answer->plan->spec.units->optimizer);
-    const bool narrow = optimizer != SW_OPTIMIZER_FP32;
+    const bool muon = answer->plan->spec.units->optimizer == SW_OPTIMIZER_MUON;
+    const bool narrow = optimizer != SW_OPTIMIZER_FP32 && !muon;
     const int64_t all = sw_settings_parameters(s, answer->plan->spec.units);
     char parameters[SW_COUNT_CHARS], active[SW_COUNT_CHARS], active_text[SW_COUNT_CHARS + 32] = "";
-    const char *grads = narrow ? " and gradients in 8bit" : " with gradients in 8bit";
+    const char *state = muon ? " with the state of Muon" : "";
+    const char *grads = narrow || muon ? " and gradients in 8bit" : " with gradients in 8bit";
     if (answer->config->experts > 0)
         snprintf(active_text, sizeof active_text, ", %s of them for each token,",
                  sw_format_large(sw_model_active_parameters(answer->config, answer->plan->spec.units, all), active));
     sw_command_print_to(to, 0, INDENT, "%s fits: %s parameters%s in %s%s%s%s, %lld tokens a step, %lld x %lld at once",
                         s->model, sw_format_large(all, parameters), active_text, sw_settings_precision_name(s),
-                        narrow ? " with moments in " : "", narrow ? sw_optimizer_format_name(optimizer) : "",
+                        narrow ? " with moments in " : state, narrow ? sw_optimizer_format_name(optimizer) : "",
                         answer->plan->spec.grads == SW_GRADS_8BIT ? grads : "", (long long)s->batch_tokens,
                         (long long)s->micro_batch, (long long)s->seq);
     print_groups(s, to);

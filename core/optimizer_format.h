@@ -28,6 +28,9 @@ typedef enum {
     /* Fp32 for units whose weights are stored in 8 bits: records as in fp32, and wide grains, whose weights take two
        bytes each. */
     SW_OPTIMIZER_FP32_APART = SW_OPTIMIZER_FORMATS,
+    /* For units whose matrices Muon updates: records as in bf16, and wide grains; but the record of a grain of such
+       matrices holds master | momentum, each SW_GRAIN_ELEMS floats. So every parameter takes 8 bytes. */
+    SW_OPTIMIZER_MUON,
     SW_OPTIMIZER_LAYOUTS
 } sw_optimizer_format;
 
@@ -42,14 +45,16 @@ enum {
 
 /* Returns the format of the records only, whatever grains the units have. */
 static inline sw_optimizer_format sw_optimizer_records(sw_optimizer_format format) {
+    if (format == SW_OPTIMIZER_MUON)
+        return SW_OPTIMIZER_BF16;
     return format == SW_OPTIMIZER_FP32_APART ? SW_OPTIMIZER_FP32 : format;
 }
 
 /* Returns the bytes of a grain's record, a multiple of SW_BUFFER_ALIGN_BYTES. */
 int64_t sw_optimizer_grain_bytes(sw_optimizer_format format);
 
-/* Return the name that flags and messages use: "fp32", "bf16", "8bit", or "fp32-apart", which occurs only in files;
- * "nearest", "stochastic". */
+/* Return the name that flags and messages use: "fp32", "bf16", "8bit", or "fp32-apart" or "muon", which occur only in
+ * files; "nearest", "stochastic". */
 const char *sw_optimizer_format_name(sw_optimizer_format format);
 const char *sw_rounding_name(sw_rounding rounding);
 

@@ -47,7 +47,7 @@ static const struct number moves[] = {MACHINE(upload), MACHINE(download), MACHIN
                                       MACHINE(finish), MACHINE(zero),     DRIVES(read),    DRIVES(write),
                                       MACHINE(gather), MACHINE(reduce)};
 /* A file may lack these numbers, which are then 0. */
-static const struct number further_moves[] = {MACHINE(update_bf16), MACHINE(update_8bit)};
+static const struct number further_moves[] = {MACHINE(update_bf16), MACHINE(update_8bit), MACHINE(muon)};
 #define COUNT(table) (sizeof(table) / sizeof(table)[0])
 
 static void add_number(const struct sw_rates *rates, const struct number *number, json_t *object) {
@@ -345,6 +345,7 @@ sw_status sw_rates_sample_memory(const struct sw_rates_target *target, struct sw
     SW_TRY(sw_measure_copies(devices->compute, &shape, &sample->upload, &sample->download));
     SW_TRY(sw_measure_update(devices->host, &shape, &sample->update));
     SW_TRY(measure_narrow_updates(devices->host, shape, sample));
+    SW_TRY(sw_measure_muon(devices->host, &sample->muon));
     sample->update_on_device = sample->update;
     if (devices->compute != devices->host)
         SW_TRY(sw_measure_update(devices->compute, &shape, &sample->update_on_device));
@@ -376,6 +377,7 @@ void sw_rates_settle_memory(const struct sw_memory_samples *samples, struct sw_r
     rates->update = median_rate(samples, &first->update);
     rates->update_bf16 = median_rate(samples, &first->update_bf16);
     rates->update_8bit = median_rate(samples, &first->update_8bit);
+    rates->muon = median_rate(samples, &first->muon);
     rates->update_on_device = median_rate(samples, &first->update_on_device);
     rates->finish = median_rate(samples, &first->finish);
     rates->zero = median_rate(samples, &first->zero);

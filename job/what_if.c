@@ -242,7 +242,8 @@ sw_status sw_what_helps(const struct sw_job *job, struct sw_helps *out) {
     SW_TRY(plan_again(job, "host memory doubled", &host, &out->row[out->count++]));
     SW_TRY(plan_again(job, "device memory doubled", &device, &out->row[out->count++]));
     SW_TRY(plan_again(job, "batch doubled", &batch, &out->row[out->count++]));
-    for (int format = 0; format < SW_OPTIMIZER_FORMATS; format++)
+    const bool adamw = same.settings.optimizer == SW_TRAINS_ADAMW;
+    for (int format = 0; adamw && format < SW_OPTIMIZER_FORMATS; format++)
         if (format != same.settings.optimizer_state)
             SW_TRY(plan_format(job, (sw_optimizer_format)format, &out->row[out->count++]));
     grads.settings.grads_state = typed ? SW_GRADS_8BIT : SW_GRADS_TYPED;
@@ -260,7 +261,7 @@ static bool may_double(const struct sw_job *job) {
     bool on_nvme = false;
     for (int64_t u = 0; u < job->plan->spec.units->count; u++)
         on_nvme |= sw_plan_trains(job->plan, u) && job->plan->placement[u].tier[SW_OPTIMIZER] == SW_NVME;
-    return on_nvme && job->settings->optimizer_state == SW_OPTIMIZER_FP32 && sw_what_helps_is_quick(job) &&
+    return on_nvme && sw_settings_optimizer(job->settings) == SW_OPTIMIZER_FP32 && sw_what_helps_is_quick(job) &&
            step->lane_busy_s[SW_LANE_COMPUTE] < MOST_COMPUTING * step->step_s;
 }
 

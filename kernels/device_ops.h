@@ -9,6 +9,7 @@
 #include <stddef.h>
 
 struct sw_pack;
+struct sw_update_muon;
 
 /* A row of the table of ops (ops.c). */
 struct sw_device_op_row {
@@ -86,6 +87,8 @@ struct sw_device_ops {
     int64_t (*block_product_scratch_bytes)(const struct sw_gemm *shape, int threads);
     void (*block_product)(struct sw_stream *stream, const struct sw_gemm *shape, const void *a, const void *b,
                           const void *bias, void *c, void *scratch);
+    /* The Muon update (muon.h); NULL on a GPU. */
+    sw_status (*update_muon)(struct sw_stream *stream, const struct sw_update_muon *args);
     /* Packs a panel of B (cpu/pack.h) on a CPU that multiplies pairs of bf16; NULL on all others. Threads may pack
      * different panels at once. */
     void (*pack_panel)(const struct sw_pack *pack, int64_t panel);

@@ -285,6 +285,33 @@ static bool is_as_stored(const struct sw_model_config *c, const struct sw_units 
     return c->joined_experts && units->base == SW_BASE_MXFP4;
 }
 
+/* Describes a block's matrices to Muon. A vector that counts as a matrix of one row is AdamW's, as its authors have it.
+ * Queries, keys and values, and gates and values, are matrices of their own. */
+static void describe_to_muon(const struct sw_model_config *c, enum sw_block_tensor tensor, int pieces, int piece,
+                             bool as_stored, int64_t experts, struct sw_tensor *added) {
+    const bool joined = block_tensors[tensor].form == EXPERT_MATRICES_OF_ALL;
+    struct sw_muon_tensor m = {.outputs = outputs_of(c, tensor, pieces, piece),
+                               .inputs = inputs_of(c, tensor, piece),
+                               .in_first = joined ? !as_stored : !c->out_first,
+                               .alternate = tensor == JOINED_UP,
+                               .parts = 1};
+    if ((block_tensors[tensor].form != MATRIX && !joined) || m.outputs == 1 || m.inputs == 1)
+        return;
+    m.part_end[0] = m.outputs;
+    if (tensor == JOINED_UP || (tensor == UP_WEIGHT && c->gated && pieces == 1)) {
+        m.parts = 2;
+        m.part_end[0] = m.outputs / 2;
+        m.part_end[1] = m.outputs;
+    } else if (tensor == QKV_WEIGHT && pieces == 1) {
+        m.parts = 3;
+        m.part_end[0] = c->heads * c->head_dim;
+        m.part_end[1] = m.part_end[0] + c->kv_heads * c->head_dim;
+        m.part_end[2] = m.outputs;
+    }
+    added->muon = m;
+    added->muon_count = joined ? experts : 1;
+}
+
 static sw_status add_block_tensor(const struct sw_units *units, struct sw_unit *unit, const struct sw_model_config *c,
                                   const struct sw_cut *cut, struct sw_tile tile, struct sw_expert_run experts,
                                   enum sw_block_tensor tensor) {
@@ -315,6 +342,8 @@ static sw_status add_block_tensor(const struct sw_units *units, struct sw_unit *
         /* A rounding error of the router sends a token to other experts, and its matrix is small, as a gate's is. */
         added->typed = tensor == ROUTER || tensor == SHARED_GATE || biases || (as_stored && !joined);
         added->in_first = joined && !as_stored;
+        if (units->optimizer == SW_OPTIMIZER_MUON)
+            describe_to_muon(c, tensor, pieces, piece, as_stored, experts.count, added);
     }
     return SW_OK;
 }

@@ -37,6 +37,7 @@ enum {
     SW_FORMAT_APART_BYTES = 64 << 10,
     SW_FORMAT_DENSE_VERSION = 2,  /* the version whose parts follow each other without gaps */
     SW_FORMAT_NARROW_VERSION = 4, /* the version of a store whose optimizer state is not all fp32 */
+    SW_FORMAT_MUON_VERSION = 5,   /* the same, of a store whose matrices have Muon's momentum instead of two moments */
     SW_FORMAT_ID_BYTES = 16,
     SW_FORMAT_MAGIC_BYTES = 8,
     SW_FORMAT_SUM_FROM = 16, /* a checksum covers everything after magic and checksum */

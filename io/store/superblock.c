@@ -155,7 +155,7 @@ void sw_label_encode(const struct sw_store *store, int file, void *label) {
         .sealed_bytes = sw_le64_of(store->files[file].sealed_bytes),
         .unit_count = sw_le64_of(store->unit_count),
         .grain_bytes =
-            sw_le64_of(store->version == SW_FORMAT_NARROW_VERSION ? sw_optimizer_grain_bytes(store->optimizer) : 0),
+            sw_le64_of(store->version >= SW_FORMAT_NARROW_VERSION ? sw_optimizer_grain_bytes(store->optimizer) : 0),
     };
     memcpy(header->magic, SW_LABEL_MAGIC, SW_FORMAT_MAGIC_BYTES);
     memcpy(header->store_id, store->id, SW_FORMAT_ID_BYTES);
@@ -175,9 +175,9 @@ static sw_status check_header(const struct sw_label_header *header, const char *
                        "it",
                        path);
     const int version = version_of(header);
-    if (version < SW_FORMAT_DENSE_VERSION || version > SW_FORMAT_NARROW_VERSION)
+    if (version < SW_FORMAT_DENSE_VERSION || version > SW_FORMAT_MUON_VERSION)
         return sw_fail(SW_ERR_UNSUPPORTED, "%s is a store of version %u, and this program knows versions %d to %d",
-                       path, sw_from_le32(header->version), SW_FORMAT_DENSE_VERSION, SW_FORMAT_NARROW_VERSION);
+                       path, sw_from_le32(header->version), SW_FORMAT_DENSE_VERSION, SW_FORMAT_MUON_VERSION);
     const int64_t label_bytes = sw_from_le64(header->label_bytes);
     const int64_t super_bytes = sw_from_le64(header->super_bytes);
     const int64_t sealed_bytes = sw_from_le64(header->sealed_bytes);
@@ -368,9 +368,11 @@ static sw_status apply_file(struct sw_store *store, int file, const void *label)
 static sw_status take_format(struct sw_store *store, const void *label) {
     const int64_t grain_bytes = sw_from_le64(header_of(label)->grain_bytes);
     store->optimizer = SW_OPTIMIZER_FP32;
-    if (store->version != SW_FORMAT_NARROW_VERSION)
+    if (store->version < SW_FORMAT_NARROW_VERSION)
         return SW_OK;
-    for (int format = SW_OPTIMIZER_BF16; format < SW_OPTIMIZER_LAYOUTS; format++)
+    const bool muon = store->version == SW_FORMAT_MUON_VERSION;
+    for (int format = muon ? SW_OPTIMIZER_MUON : SW_OPTIMIZER_BF16;
+         format <= (muon ? SW_OPTIMIZER_MUON : SW_OPTIMIZER_FP32_APART); format++)
         if (sw_optimizer_grain_bytes((sw_optimizer_format)format) == grain_bytes)
             store->optimizer = (sw_optimizer_format)format;
     return store->optimizer != SW_OPTIMIZER_FP32

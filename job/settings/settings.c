@@ -454,8 +454,29 @@ static sw_status check_tuning(const struct sw_settings *s) {
     return sw_tuning_check(&tuning);
 }
 
+/* Refuses what Muon's layout of state or its whole matrices do not go with. */
+static sw_status check_muon(const struct sw_settings *s) {
+    const struct {
+        bool given;
+        const char *flag, *why;
+    } others[] = {
+        {sw_settings_ranks(s) > 1, "several ranks", "their shards cut matrices; start one"},
+        {s->tiles > 1, "--tiles", "tiles cut matrices; leave it out"},
+        {s->tuning.lora.rank > 0 || s->adapter != NULL, "--lora",
+         "it is for the matrices of layers; leave one of them out"},
+        {s->optimizer_state != SW_OPTIMIZER_FP32, "--optimizer-state", "Muon's momentum is fp32; leave it out"},
+        {sw_settings_fp8(s), "--precision fp8", "give --precision bf16"},
+        {s->muon_lr > 0.0 && s->lr == 0.0, "--lr 0", "--muon-lr follows its schedule; give a rate above 0"},
+    };
+    for (size_t i = 0; s->optimizer == SW_TRAINS_MUON && i < sizeof others / sizeof others[0]; i++)
+        if (others[i].given)
+            return sw_fail(SW_ERR_ARG, "--optimizer muon does not go with %s: %s", others[i].flag, others[i].why);
+    return SW_OK;
+}
+
 sw_status sw_settings_check(const struct sw_settings *settings) {
     int64_t group;
+    SW_TRY(check_muon(settings));
     SW_TRY(check_dpo(settings));
     SW_TRY(check_machine(settings));
     SW_TRY(settings_check_secondary(settings));
@@ -464,7 +485,8 @@ sw_status sw_settings_check(const struct sw_settings *settings) {
         SW_TRY(parse_order(settings->order, 1, &group));
     SW_TRY(sw_tensor_rates_check(settings));
     SW_TRY(sw_places_check(&settings->nvme));
-    if (settings->rounding == SW_OPTION_ROUNDING_STOCHASTIC && settings->optimizer_state == SW_OPTIMIZER_FP32)
+    if (settings->rounding == SW_OPTION_ROUNDING_STOCHASTIC && settings->optimizer_state == SW_OPTIMIZER_FP32 &&
+        settings->optimizer != SW_TRAINS_MUON)
         return sw_fail(SW_ERR_ARG, "--rounding stochastic is for narrow moments, and --optimizer-state fp32 rounds "
                                    "none; leave it out, or give --optimizer-state bf16 or 8bit");
     if (sw_settings_fp8(settings) && settings->gather != SW_GATHER_EXACT)
@@ -497,6 +519,8 @@ bool sw_settings_fp8(const struct sw_settings *settings) {
 }
 
 sw_optimizer_format sw_settings_optimizer(const struct sw_settings *settings) {
+    if (settings->optimizer == SW_TRAINS_MUON)
+        return SW_OPTIMIZER_MUON;
     if (sw_settings_fp8(settings) && settings->optimizer_state == SW_OPTIMIZER_FP32)
         return SW_OPTIMIZER_FP32_APART;
     return (sw_optimizer_format)settings->optimizer_state;
@@ -505,7 +529,7 @@ sw_optimizer_format sw_settings_optimizer(const struct sw_settings *settings) {
 /* A narrow second moment that is rounded to nearest stops falling: a step takes less from it than half the distance
  * between two of its values. */
 sw_rounding sw_settings_rounding(const struct sw_settings *settings) {
-    const bool narrow = settings->optimizer_state != SW_OPTIMIZER_FP32;
+    const bool narrow = settings->optimizer_state != SW_OPTIMIZER_FP32 || settings->optimizer == SW_TRAINS_MUON;
     return narrow && settings->rounding != SW_OPTION_ROUNDING_NEAREST ? SW_ROUND_STOCHASTIC : SW_ROUND_NEAREST;
 }
 
@@ -726,6 +750,34 @@ static void resolve_lr(struct sw_settings *s) {
         s->lr = s->init ? AUTO_LR_RANDOM : s->tuning.lora.rank > 0 ? AUTO_LR_ADAPTERS : AUTO_LR_LOADED;
 }
 
+/* Usual peak rates of Muon with each scale (Jordan et al. 2024; arXiv 2502.16982). */
+static const struct {
+    double least, most;
+} muon_rates[SW_MUON_SCALES] = {[SW_MUON_MOONSHOT] = {1e-5, 5e-3}, [SW_MUON_JORDAN] = {2e-3, 0.1}};
+#define AUTO_LR_JORDAN 0.02
+
+/* Resolves Muon's rate, and warns of one that is of another scale's size. */
+static sw_status resolve_muon(struct sw_settings *s, const struct sw_device_info *device) {
+    if (s->optimizer != SW_TRAINS_MUON)
+        return SW_OK;
+    if (!device->host_memory)
+        return sw_fail(SW_ERR_UNSUPPORTED, "--optimizer muon trains on the CPU only: the GPU has no such update yet; "
+                                           "give --device cpu, or --optimizer adamw");
+    if (s->muon_lr == (double)SW_OPTION_AUTO)
+        s->muon_lr = s->muon_scale == SW_MUON_JORDAN ? AUTO_LR_JORDAN : s->lr;
+    if (s->muon_lr > 0.0 &&
+        (s->muon_lr < muon_rates[s->muon_scale].least || s->muon_lr > muon_rates[s->muon_scale].most))
+        sw_log_warn("Muon's learning rate is %g, and with --muon-scale %s it usually is between %g and %g: see "
+                    "--muon-lr",
+                    s->muon_lr, s->muon_scale == SW_MUON_JORDAN ? "jordan" : "moonshot",
+                    muon_rates[s->muon_scale].least, muon_rates[s->muon_scale].most);
+    return SW_OK;
+}
+
+double sw_settings_muon_lr(const struct sw_settings *settings, double lr) {
+    return settings->lr > 0.0 ? lr * (settings->muon_lr / settings->lr) : 0.0;
+}
+
 /* Refuses losses of routers where there are none. */
 static sw_status resolve_router(struct sw_settings *s, const struct sw_model_config *config) {
     const bool is_open = s->router_aux_loss == (double)SW_OPTION_AUTO;
@@ -750,6 +802,7 @@ sw_status sw_settings_resolve(struct sw_settings *s, const struct sw_model_confi
         s->tensor = 1;
     SW_TRY(check_frozen(s, config));
     resolve_lr(s);
+    SW_TRY(resolve_muon(s, device));
     SW_TRY(resolve_router(s, config));
     resolve_shape(s, config);
     if (s->regrouped)

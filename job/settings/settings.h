@@ -38,6 +38,9 @@ enum { SW_MOST_CHUNK_GRAINS = 65536 };
 
 /* The settings; settings_flags.c describes each flag. Where "auto" was given and is not resolved yet, a member is
  * SW_OPTION_AUTO. */
+/* --optimizer, in the order of its choices. */
+enum { SW_TRAINS_ADAMW, SW_TRAINS_MUON };
+
 struct sw_settings {
     char *recipe;               /* file that flags were read from; NULL: none */
     char *model;                /* Hugging Face folder or preset; owned, like all texts and lists here */
@@ -56,9 +59,12 @@ struct sw_settings {
     struct sw_option_list no_decay, lr_scale; /* patterns for tensors' names; those of lr_scale end in =FACTOR */
     double router_aux_loss, router_z_loss;    /* factors of the losses that a mixture of experts has for its routers */
     double weight_decay, beta1, beta2, eps, clip;
-    int optimizer_state; /* sw_optimizer_format of the moments */
-    int rounding;        /* SW_OPTION_ROUNDING_..., of narrow moments */
-    int grads_state;     /* sw_grads_format of rounded gradients */
+    int optimizer;                 /* SW_TRAINS_... */
+    int muon_scale;                /* sw_muon_scale */
+    double muon_lr, muon_momentum; /* muon_lr: resolved as lr is */
+    int optimizer_state;           /* sw_optimizer_format of the moments */
+    int rounding;                  /* SW_OPTION_ROUNDING_..., of narrow moments */
+    int grads_state;               /* sw_grads_format of rounded gradients */
     int64_t seed;
     int tokens;        /* type of the tokens in .bin files: SW_TOKENS_... */
     int loss;          /* which tokens of chats and completions have a loss: SW_LOSS_... */
@@ -224,6 +230,8 @@ bool sw_settings_fp8(const struct sw_settings *settings);
 sw_quant sw_settings_gather(const struct sw_settings *settings);
 sw_quant sw_settings_reduce(const struct sw_settings *settings);
 sw_optimizer_format sw_settings_optimizer(const struct sw_settings *settings);
+/* Returns Muon's rate of a step in which AdamW's is `lr`. */
+double sw_settings_muon_lr(const struct sw_settings *settings, double lr);
 sw_rounding sw_settings_rounding(const struct sw_settings *settings);
 int64_t sw_settings_ranks(const struct sw_settings *settings);
 /* Returns the micro-batches that each data rank computes in a step. */

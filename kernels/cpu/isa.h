@@ -26,6 +26,7 @@ void SW_ISA_NAME(sw_cpu_add_embedding)(struct sw_device_ops *ops);
 void SW_ISA_NAME(sw_cpu_add_cross_entropy)(struct sw_device_ops *ops);
 void SW_ISA_NAME(sw_cpu_add_gradient)(struct sw_device_ops *ops);
 void SW_ISA_NAME(sw_cpu_add_update)(struct sw_device_ops *ops);
+void SW_ISA_NAME(sw_cpu_add_muon)(struct sw_device_ops *ops);
 void SW_ISA_NAME(sw_cpu_add_quant)(struct sw_device_ops *ops);
 void SW_ISA_NAME(sw_cpu_add_base_format)(struct sw_device_ops *ops);
 void SW_ISA_NAME(sw_cpu_add_experts)(struct sw_device_ops *ops);

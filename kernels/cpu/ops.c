@@ -13,6 +13,7 @@ void SW_ISA_NAME(sw_cpu_add_ops)(struct sw_device_ops *ops) {
     SW_ISA_NAME(sw_cpu_add_cross_entropy)(ops);
     SW_ISA_NAME(sw_cpu_add_gradient)(ops);
     SW_ISA_NAME(sw_cpu_add_update)(ops);
+    SW_ISA_NAME(sw_cpu_add_muon)(ops);
     SW_ISA_NAME(sw_cpu_add_quant)(ops);
     SW_ISA_NAME(sw_cpu_add_base_format)(ops);
     SW_ISA_NAME(sw_cpu_add_experts)(ops);

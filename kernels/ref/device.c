@@ -24,6 +24,7 @@ void sw_ref_ops(struct sw_device_ops *ops) {
     sw_ref_add_embedding(ops);
     sw_ref_add_cross_entropy(ops);
     sw_ref_add_gradient(ops);
+    sw_ref_add_muon(ops);
     sw_ref_add_update(ops);
     sw_ref_add_quant(ops);
     sw_ref_add_fp8(ops);

@@ -16,6 +16,7 @@ void sw_ref_add_elementwise(struct sw_device_ops *ops);
 void sw_ref_add_embedding(struct sw_device_ops *ops);
 void sw_ref_add_cross_entropy(struct sw_device_ops *ops);
 void sw_ref_add_gradient(struct sw_device_ops *ops);
+void sw_ref_add_muon(struct sw_device_ops *ops);
 void sw_ref_add_update(struct sw_device_ops *ops);
 void sw_ref_add_quant(struct sw_device_ops *ops);
 void sw_ref_add_fp8(struct sw_device_ops *ops);

@@ -140,6 +140,7 @@ struct sw_step_input {
     sw_step_kind kind;
     int64_t step;          /* from 1 (training) */
     struct sw_adamw adamw; /* rates of this step; the engine sets step, grad_scale and skip */
+    struct sw_muon muon;   /* Muon's rates, for units that have such matrices; the engine sets grad_scale and skip */
     double clip;           /* largest gradient norm; 0: none */
     int64_t loss_tokens;   /* the divisor of the mean loss: tokens of all ranks that have a loss, or pairs; 0: none has
                               one */

@@ -32,6 +32,7 @@ struct step_context {
 struct pending_update {
     bool redo; /* it was speculated, wrongly */
     struct sw_adamw adamw;
+    struct sw_muon muon; /* its grad_scale and skip are those of adamw */
     int64_t step;
 };
 

@@ -241,7 +241,8 @@ static sw_status run_compute_norm(const struct op_run *run) {
     sw_pace_note_clip(&engine->pace, wrong);
     pthread_mutex_unlock(&engine->mutex);
     result->redone = context->speculates && wrong;
-    engine->pending = (struct pending_update){.redo = result->redone, .adamw = adamw, .step = result->step};
+    engine->pending = (struct pending_update){
+        .redo = result->redone, .adamw = adamw, .muon = context->input.muon, .step = result->step};
     engine->loss_scale = result->next_scale;
     return SW_OK;
 }
@@ -270,7 +271,47 @@ static void *elements(const struct op_run *run, sw_role role, int64_t at) {
     return vector != NULL ? vector + at * sw_dtype_bytes(run->engine->plan->spec.type) : NULL;
 }
 
-/* Updates the elements of a loan. */
+/* Returns where the gradients of an update are from its element `at` on. */
+static const void *gradients(const struct op_run *run, int64_t at) {
+    const struct sw_plan *plan = run->engine->plan;
+    const char *grads = sw_engine_operand(run->engine, run->op, SW_ROLE_GRADS);
+    return grads + at / SW_GRAIN_ELEMS * sw_plan_grain_bytes(plan, SW_CONTENT_GRADS, run->op->unit);
+}
+
+/* The rates of an update. */
+struct rates {
+    struct sw_adamw adamw;
+    struct sw_muon muon;
+};
+
+/* Updates the matrices of a chunk that are Muon's. */
+static sw_status update_muon(const struct op_run *run, const struct rates *rates, int64_t grains) {
+    const struct sw_engine *engine = run->engine;
+    const struct sw_plan_spec *spec = &engine->plan->spec;
+    const struct sw_unit *unit = &spec->units->unit[run->op->unit];
+    assert(run->op->first_grain == unit->trained_grain && run->op->first_grain + grains == unit->adamw_grain);
+    struct sw_muon muon = rates->muon;
+    muon.grad_scale = rates->adamw.grad_scale;
+    muon.skip = rates->adamw.skip;
+    char *scratch = sw_engine_operand(engine, run->op, SW_ROLE_WORK);
+    /* The work area of the passes begins with what they keep from step to step. */
+    if (run->op->kind == SW_OP_UPDATE_ON_DEVICE)
+        scratch += sw_round_up(spec->work_bytes, SW_BUFFER_ALIGN_BYTES);
+    return sw_update_muon(run->lane->stream,
+                          &(struct sw_update_muon){.type = spec->type,
+                                                   .muon = &muon,
+                                                   .first_elem = run->op->first_grain * SW_GRAIN_ELEMS,
+                                                   .grains = grains,
+                                                   .tensor = unit->muon,
+                                                   .tensors = unit->muon_count,
+                                                   .grads_format = spec->grads,
+                                                   .grads = sw_engine_operand(engine, run->op, SW_ROLE_GRADS),
+                                                   .records = sw_engine_operand(engine, run->op, SW_ROLE_OPTIMIZER),
+                                                   .weights = sw_engine_operand(engine, run->op, SW_ROLE_WEIGHTS),
+                                                   .scratch = (float *)(void *)scratch});
+}
+
+/* Updates the elements of a loan, or those of a chunk that are AdamW's. */
 static sw_status update_loan(const struct op_run *run, const struct sw_adamw *adamw, int64_t at,
                              const struct sw_loan *loan) {
     const struct sw_engine *engine = run->engine;
@@ -281,9 +322,7 @@ static sw_status update_loan(const struct op_run *run, const struct sw_adamw *ad
     const struct sw_span span = {op->first_grain + at / SW_GRAIN_ELEMS, loan->elems / SW_GRAIN_ELEMS};
     char *records = sw_engine_operand(engine, op, SW_ROLE_OPTIMIZER);
     records += sw_plan_optimizer_bytes(engine->plan, at / SW_GRAIN_ELEMS);
-    /* Without a loan an op is updated whole, so its operands begin at the first element, whatever their formats. */
-    assert(at == 0 || engine->spec.ops.lend != NULL);
-    const void *grads = loan->grads != NULL ? loan->grads : elements(run, SW_ROLE_GRADS, at);
+    const void *grads = loan->grads != NULL ? loan->grads : gradients(run, at);
     void *weights = loan->weights != NULL ? loan->weights : elements(run, SW_ROLE_WEIGHTS, at);
     SW_TRY(sw_update_adamw(run->lane->stream, .type = engine->plan->spec.type, .adamw = adamw,
                            .first_elem = span.first_grain * SW_GRAIN_ELEMS, .grains = span.grains, .runs = unit->run,
@@ -296,17 +335,20 @@ static sw_status update_loan(const struct op_run *run, const struct sw_adamw *ad
 
 static sw_status run_update(const struct op_run *run) {
     const struct sw_engine *engine = run->engine;
-    struct sw_adamw adamw = engine->pending.adamw;
+    struct rates rates = {.adamw = engine->pending.adamw, .muon = engine->pending.muon};
     if (run->op->speculates) {
         /* The norm will say the same if nothing is clipped or skipped. */
-        adamw = run->context->input.adamw;
-        adamw.step = engine->applied_steps + 1;
-        adamw.grad_scale = unscaling(engine);
+        rates = (struct rates){.adamw = run->context->input.adamw, .muon = run->context->input.muon};
+        rates.adamw.step = engine->applied_steps + 1;
+        rates.adamw.grad_scale = unscaling(engine);
     }
+    const int64_t muon_grains = sw_plan_muon_grains(engine->plan, run->op);
+    if (muon_grains > 0)
+        SW_TRY(update_muon(run, &rates, muon_grains));
     struct sw_loan loan;
-    for (int64_t at = 0; at < run->op->grains * SW_GRAIN_ELEMS; at += loan.elems) {
+    for (int64_t at = muon_grains * SW_GRAIN_ELEMS; at < run->op->grains * SW_GRAIN_ELEMS; at += loan.elems) {
         loan = loan_at(run, at);
-        SW_TRY(update_loan(run, &adamw, at, &loan));
+        SW_TRY(update_loan(run, &rates.adamw, at, &loan));
     }
     const struct sw_unit_ops *ops = &engine->spec.ops;
     if (ops->stamp != NULL)

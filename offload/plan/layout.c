@@ -73,6 +73,7 @@ static const struct slot_row kinds[SLOT_KINDS] = {
     [SLOT_TABLE_ACC] = {"table accumulator", SW_DEVICE},
     [SLOT_ACC_OUT] = {"accumulator ring", SW_HOST},
     [SLOT_ACC_IN] = {"accumulator ring", SW_HOST},
+    [SLOT_UPDATE_WORK] = {"update work", SW_HOST},
     [SLOT_SQUARE_SUMS_DEVICE] = {"sums", SW_DEVICE},
     [SLOT_SQUARE_SUMS_HOST] = {"sums", SW_HOST},
     [SLOT_NORM] = {"norm", SW_HOST},
@@ -402,6 +403,15 @@ static void lay_intermediates(struct layout *layout, bool derived, sw_recompute 
     add_if(layout, shared_bytes > 0, derived ? SLOT_DERIVED_SHARED : SLOT_SAVED_SHARED, shared_bytes, 1);
 }
 
+/* Returns the scratch that Muon's updates on the device, or on the host, need. */
+static int64_t muon_bytes(const struct layout *layout, bool on_device) {
+    const struct sw_plan *plan = layout->plan;
+    for (int64_t u = 0; plan->spec.train && u < plan->spec.units->count; u++)
+        if (sw_unit_has_muon(&plan->spec.units->unit[u]) && sw_plan_updates_on_device(plan, u) == on_device)
+            return sw_units_muon_scratch_bytes(plan->spec.units);
+    return 0;
+}
+
 static void lay_activations(struct layout *layout) {
     const struct sw_plan_spec *spec = &layout->plan->spec;
     lay_intermediates(layout, false, SW_RECOMPUTE_DERIVED);
@@ -409,7 +419,7 @@ static void lay_activations(struct layout *layout) {
     add_if(layout, true, SLOT_TOKENS, spec->token_bytes, spec->micro_batches);
     /* Two steps' tokens: the next step's are written while this one's may still be on their way. */
     add_if(layout, true, SLOT_TOKEN_STAGING, spec->token_bytes, 2 * spec->micro_batches);
-    add_if(layout, true, SLOT_WORK, spec->work_bytes, 1);
+    add_if(layout, true, SLOT_WORK, sw_round_up(spec->work_bytes, SW_BUFFER_ALIGN_BYTES) + muon_bytes(layout, true), 1);
 }
 
 /* Adds room for the routing where inference fetches the weights of some experts. */
@@ -600,6 +610,7 @@ static void lay_rings(struct layout *layout) {
     add_if(layout, t.weights_in, SLOT_WEIGHTS_IN, typed, ring);
     add_if(layout, sw_plan_in_place_bytes(layout->plan) > 0, SLOT_IN_PLACE, sw_store_room_bytes(typed),
            SW_STORE_IN_PLACE_READS);
+    add_if(layout, muon_bytes(layout, false) > 0, SLOT_UPDATE_WORK, muon_bytes(layout, false), 1);
     /* Loading and saving pass through these two, so they always exist. */
     add_if(layout, true, SLOT_WEIGHTS_RING, typed, t.weights ? ring : 1);
     add_if(layout, true, SLOT_OPTIMIZER_RING, optimizer, t.optimizer ? ring : 1);

@@ -273,12 +273,12 @@ struct sw_plan_spec {
     /* update_on_device[u]: run unit u's update on the device although its optimizer state lives on host or NVMe; state
      * and gradients pass through in chunks. NULL: no such unit. */
     const bool *update_on_device;
-    bool one_generation; /* the store keeps one generation of the optimizer, and only a clean end commits */
-    int64_t chunk_grains;
-    int64_t ring_chunks; /* pieces of each staging ring; device rings have SW_DEVICE_RING_CHUNKS at most */
-    bool ring_auto;      /* rings on the host, and those that updates pass through on the device, grow towards
-                          * SW_RING_CHUNKS_MOST where the budget has room */
-    int64_t unit_slots;  /* device slots for the weights of units that live elsewhere, at least 2 */
+    bool one_generation;  /* the store keeps one generation of the optimizer, and only a clean end commits */
+    int64_t chunk_grains; /* a plan raises them to the grains of the matrices that Muon updates in one unit */
+    int64_t ring_chunks;  /* pieces of each staging ring; device rings have SW_DEVICE_RING_CHUNKS at most */
+    bool ring_auto;       /* rings on the host, and those that updates pass through on the device, grow towards
+                           * SW_RING_CHUNKS_MOST where the budget has room */
+    int64_t unit_slots;   /* device slots for the weights of units that live elsewhere, at least 2 */
     int64_t budget_bytes[SW_TIERS]; /* device and host; nvme is not limited here */
     struct sw_placement_request place;
     const struct sw_rise_order *rises; /* the order of rises where `place` is open; NULL: the usual. Not kept */
@@ -402,6 +402,8 @@ static inline bool sw_plan_updates_on_device(const struct sw_plan *plan, int64_t
     return sw_plan_trains(plan, unit) &&
            (plan->placement[unit].tier[SW_OPTIMIZER] == SW_DEVICE || plan->spec.update_on_device[unit]);
 }
+/* Returns how many grains of an update, its first ones, Muon updates. */
+int64_t sw_plan_muon_grains(const struct sw_plan *plan, const struct sw_op *op);
 /* Tells whether some steps carry a save, and not all commit. */
 bool sw_plan_saves(const struct sw_plan *plan);
 /* Tells whether any state of any unit lives on NVMe. */

@@ -61,9 +61,10 @@ enum sw_slot_kind {
     SLOT_OTHER_WORK_ACC,
     SLOT_EXPERTS_ACC, /* device: as SLOT_WORK_ACC, of experts that a group shares out, beside that of their block */
     SLOT_OTHER_EXPERTS_ACC,
-    SLOT_TABLE_ACC, /* device: accumulator of a tied table, from head to embedding */
-    SLOT_ACC_OUT,   /* host ring: accumulators to NVMe */
-    SLOT_ACC_IN,    /* host ring: accumulators from NVMe */
+    SLOT_TABLE_ACC,   /* device: accumulator of a tied table, from head to embedding */
+    SLOT_ACC_OUT,     /* host ring: accumulators to NVMe */
+    SLOT_ACC_IN,      /* host ring: accumulators from NVMe */
+    SLOT_UPDATE_WORK, /* host: scratch of Muon's updates there */
     SLOT_SQUARE_SUMS_DEVICE,
     SLOT_SQUARE_SUMS_HOST,
     SLOT_NORM,

@@ -143,6 +143,11 @@ bool sw_plan_gathers_rows(const struct sw_plan *plan) {
            spec->gathered_bytes <= whole_bytes / spec->micro_batches;
 }
 
+int64_t sw_plan_muon_grains(const struct sw_plan *plan, const struct sw_op *op) {
+    const struct sw_unit *unit = &plan->spec.units->unit[op->unit];
+    return sw_unit_has_muon(unit) ? sw_max_i64(0, sw_min_i64(unit->adamw_grain - op->first_grain, op->grains)) : 0;
+}
+
 bool sw_plan_saves(const struct sw_plan *plan) {
     return plan->spec.train && !plan->commit_every_step && !plan->spec.one_generation;
 }

@@ -24,6 +24,7 @@ void sw_units_destroy(struct sw_units *units) {
     for (int64_t u = 0; u < units->count; u++) {
         free(units->unit[u].tensor);
         free(units->unit[u].run);
+        free(units->unit[u].muon);
     }
     free(units->unit);
     free(units);
@@ -184,12 +185,27 @@ static void join_runs(struct sw_unit *unit) {
     }
 }
 
+/* Sets the trained matrices that Muon updates, with the rates of their tensors. */
+static void list_muon(struct sw_unit *unit) {
+    unit->muon_count = 0;
+    for (int64_t t = next_in_layout(unit, -1); t < unit->tensor_count; t = next_in_layout(unit, t)) {
+        const struct sw_tensor *tensor = &unit->tensor[t];
+        struct sw_muon_tensor matrix = tensor->muon;
+        matrix.decay = tensor->decay;
+        matrix.lr_scale = tensor->lr_scale;
+        for (int64_t i = 0; i < tensor->muon_count && !tensor->frozen; i++) {
+            matrix.first_elem = tensor->offset + i * matrix.outputs * matrix.inputs;
+            unit->muon[unit->muon_count++] = matrix;
+        }
+    }
+}
+
 /* Tensors that must stay together: one, and the parts that are joined to it. */
 struct together {
     int64_t first, end; /* tensors [first, end) of the unit */
     int64_t elems;
     bool vectors, wide; /* wide: they are vectors that fit into a wide grain */
-    bool replicated, frozen, typed;
+    bool replicated, frozen, typed, muon;
 };
 
 static struct together together_at(const struct sw_unit *unit, int64_t first) {
@@ -200,6 +216,7 @@ static struct together together_at(const struct sw_unit *unit, int64_t first) {
         found.replicated |= tensor->part.replicated;
         found.vectors &= tensor->dims == 1;
         found.typed |= tensor->typed;
+        found.muon |= tensor->muon_count > 0;
     } while (found.end < unit->tensor_count && unit->tensor[found.end].part.joined);
     found.wide = found.vectors && found.elems <= SW_WIDE_GRAIN_ELEMS;
     return found;
@@ -220,7 +237,7 @@ static int64_t wide_place(int64_t elem, int64_t elems) {
 
 /* The sections of a unit, in their order. With fp32 state there are no wide ones. The frozen one is the frozen span of
  * a unit that also has a trained one, or what the base leaves of it. */
-enum section { BASE, FROZEN, PLAIN, WIDE, REPLICATED, REPLICATED_WIDE, SECTIONS };
+enum section { BASE, FROZEN, MUON, PLAIN, WIDE, REPLICATED, REPLICATED_WIDE, SECTIONS };
 
 /* A unit's layout: whether moments, or weights, are narrow; whether frozen tensors have a span of their own; and
  * whether their matrices are quantized. */
@@ -235,6 +252,8 @@ static enum section section_of(const struct together *at, struct form form) {
         return form.based && !at->vectors && !at->typed ? BASE : FROZEN;
     if (at->replicated)
         return narrow && at->vectors ? REPLICATED_WIDE : REPLICATED;
+    if (at->muon)
+        return MUON;
     return narrow && at->wide ? WIDE : PLAIN;
 }
 
@@ -270,7 +289,8 @@ static sw_status lay_out(struct sw_unit *unit, struct form form) {
     unit->elems = sw_round_up(elem, SW_GRAIN_ELEMS);
     unit->grains = unit->elems / SW_GRAIN_ELEMS;
     unit->base_grains = first_grain[FROZEN];
-    unit->trained_grain = first_grain[PLAIN];
+    unit->trained_grain = first_grain[MUON];
+    unit->adamw_grain = first_grain[PLAIN];
     unit->replicated_grain = first_grain[REPLICATED];
     unit->replicated_elems = sw_max_i64(0, elem - first_grain[REPLICATED] * SW_GRAIN_ELEMS);
     const bool copies_matrices = first_grain[REPLICATED_WIDE] > unit->replicated_grain;
@@ -335,12 +355,39 @@ static sw_status seal_unit(const struct sw_units *units, struct sw_unit *unit) {
     if (unit->run == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the decay runs of %s", unit->name);
     join_runs(unit);
+    int64_t matrices = 0;
+    for (int64_t t = 0; t < unit->tensor_count; t++)
+        matrices += unit->tensor[t].muon_count;
+    if (matrices == 0)
+        return SW_OK;
+    unit->muon = calloc((size_t)matrices, sizeof *unit->muon);
+    if (unit->muon == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the matrices of %s", unit->name);
+    list_muon(unit);
     return SW_OK;
 }
 
-void sw_units_join_runs(struct sw_units *units) {
+int64_t sw_units_muon_grains(const struct sw_units *units) {
+    int64_t most = 0;
     for (int64_t u = 0; u < units->count; u++)
+        if (sw_unit_has_muon(&units->unit[u]))
+            most = sw_max_i64(most, units->unit[u].adamw_grain - units->unit[u].trained_grain);
+    return most;
+}
+
+int64_t sw_units_muon_scratch_bytes(const struct sw_units *units) {
+    int64_t most = 0;
+    for (int64_t u = 0; u < units->count; u++)
+        if (sw_unit_has_muon(&units->unit[u]))
+            most = sw_max_i64(most, sw_muon_scratch_bytes(units->unit[u].muon, units->unit[u].muon_count));
+    return most;
+}
+
+void sw_units_join_runs(struct sw_units *units) {
+    for (int64_t u = 0; u < units->count; u++) {
         join_runs(&units->unit[u]);
+        list_muon(&units->unit[u]);
+    }
 }
 
 sw_status sw_units_seal(struct sw_units *units) {

@@ -17,6 +17,9 @@
  * its trained span, and what is said above of tensors that lie behind others is said of the trained span. In a unit of
  * frozen tensors alone it is said of all of them, so that freezing a whole unit moves nothing in it.
  *
+ * With SW_OPTIMIZER_MUON the matrices that Muon updates lie in grains of their own, before all else of the trained
+ * span. An update needs each of them whole, so that a chunk has all of a unit's (sw_units_muon_grains).
+ *
  * A frozen base may be quantized: the frozen matrices of blocks that are not `typed` then lie before all other tensors
  * of the frozen span, in grains of their own, the base. No wide grains are in the frozen span of such a unit. A grain
  * of the base is kept as a record (core/base_format.h), all others as said above. The records of a unit follow each
@@ -30,6 +33,7 @@
 #include "core/size.h"
 #include "core/status.h"
 #include "kernels/device.h"
+#include "kernels/muon.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -69,7 +73,11 @@ struct sw_tensor {
     bool typed;                      /* stays in the compute type, out of a quantized base */
     bool frozen;                     /* training does not change it; set before the units are sealed */
     bool in_first;                   /* matrices of experts, [experts, in, out], which MXFP4 keeps [experts, out, in] */
-    bool added;                      /* training adds it to the model, whose checkpoints do not have it */
+    /* The matrix, or the first of muon_count equal ones that follow each other, that Muon updates. Only its shape is
+     * set before the units are sealed. muon_count 0: AdamW updates the tensor. */
+    struct sw_muon_tensor muon;
+    int64_t muon_count;
+    bool added; /* training adds it to the model, whose checkpoints do not have it */
 };
 
 struct sw_unit {
@@ -80,6 +88,7 @@ struct sw_unit {
     int64_t grains;
     int64_t base_grains;      /* grains of the base, the first of the unit; 0: the unit has none */
     int64_t trained_grain;    /* first grain of the trained span; 0: all is trained, grains: all is frozen */
+    int64_t adamw_grain;      /* first trained grain that AdamW updates; Muon updates those before it */
     int64_t wide_grain;       /* first wide grain; grains where there is none */
     int64_t replicated_grain; /* first grain of what every rank of a tensor group has; grains where there is none */
     int64_t replicated_elems; /* elements from that grain on, without the padding behind the last tensor */
@@ -88,6 +97,8 @@ struct sw_unit {
                                * set once the units are sealed, and not for a unit with a base or in e4m3 */
     struct sw_decay_run *run; /* cover [0, elems) */
     int64_t run_count;
+    struct sw_muon_tensor *muon; /* the matrices that Muon updates, in the order of their elements; NULL: none */
+    int64_t muon_count;
 };
 
 /* The units of a model in forward order: the embedding, the blocks, the head. The parts of a tensor are in units that
@@ -180,6 +191,15 @@ sw_status sw_unit_walk(const struct sw_unit *unit, int64_t first, int64_t count,
 /* Lays out the units for their optimizer state, pads them and computes their decay runs; no tensor may be added
  * afterwards. SW_ERR_UNSUPPORTED: some frozen tensors cannot be apart from the trained ones. */
 sw_status sw_units_seal(struct sw_units *units);
+
+/* Tells whether Muon updates matrices of a unit. */
+static inline bool sw_unit_has_muon(const struct sw_unit *unit) {
+    return unit->muon_count > 0 && unit->trained_grain < unit->grains;
+}
+/* Return the largest number of grains of a unit's matrices that Muon updates, and the scratch in bytes that the update
+ * of any of them needs. */
+int64_t sw_units_muon_grains(const struct sw_units *units);
+int64_t sw_units_muon_scratch_bytes(const struct sw_units *units);
 
 /* Computes the decay runs of sealed units again, whose tensors have another decay, lr_scale or step now, or are left
  * out. */

@@ -5,6 +5,7 @@
 #include "core/size.h"
 #include "core/team.h"
 #include "io/store/store.h"
+#include "kernels/muon.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -160,6 +161,47 @@ sw_status sw_measure_update(struct sw_device *device, const struct sw_measure_sh
     sw_status status = open_bench(&bench, device, shape, on_device, (int64_t[]){grain, grain, state_bytes});
     if (status == SW_OK)
         status = rate_of(&bench, update_chunk, bench.chunk_grains * 2 * (state_bytes + grain), out);
+    close_bench(&bench);
+    return status;
+}
+
+/* A square matrix of so many rows: larger ones take longer by their flops alone. */
+enum { MUON_ROWS = 512 };
+
+static struct sw_muon_tensor muon_matrix(void) {
+    return (struct sw_muon_tensor){.outputs = MUON_ROWS, .inputs = MUON_ROWS, .parts = 1, .part_end = {MUON_ROWS}};
+}
+
+static sw_status muon_chunk(struct bench *bench, int64_t chunk) {
+    const struct sw_muon_tensor matrix = muon_matrix();
+    const struct sw_muon muon = {.lr = 1e-3, .momentum = 0.95, .grad_scale = 1.0f};
+    (void)chunk;
+    return sw_update_muon(bench->stream, &(struct sw_update_muon){.type = bench->type,
+                                                                  .muon = &muon,
+                                                                  .grains = bench->chunk_grains,
+                                                                  .tensor = &matrix,
+                                                                  .tensors = 1,
+                                                                  .grads = bench->a,
+                                                                  .records = bench->b,
+                                                                  .scratch = bench->c});
+}
+
+sw_status sw_measure_muon(struct sw_device *device, struct sw_rate *out) {
+    const struct sw_muon_tensor matrix = muon_matrix();
+    const struct sw_measure_shape shape = {.type = SW_F32, .chunk_grains = MUON_ROWS * MUON_ROWS / SW_GRAIN_ELEMS};
+    const int64_t scratch = sw_div_up(sw_muon_scratch_bytes(&matrix, 1), shape.chunk_grains);
+    struct bench bench;
+    *out = (struct sw_rate){0};
+    if (!sw_device_has_muon(device))
+        return SW_OK;
+    sw_status status = open_bench(
+        &bench, device, &shape, on_device,
+        (int64_t[]){SW_GRAIN_ELEMS * (int64_t)sizeof(float), sw_optimizer_grain_bytes(SW_OPTIMIZER_MUON), scratch});
+    for (int64_t i = 0; status == SW_OK && i < shape.chunk_grains * SW_GRAIN_ELEMS; i++)
+        ((float *)bench.a)[i] = (float)(i * 37 % 101) - 50.0f; /* the time of numbers near zero is not that of others */
+    bench.chunks = 1;
+    if (status == SW_OK)
+        status = rate_of(&bench, muon_chunk, (int64_t)(SW_MUON_FLOP_BYTES * sw_muon_flops(&matrix, 1)), out);
     close_bench(&bench);
     return status;
 }

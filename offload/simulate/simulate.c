@@ -221,10 +221,19 @@ static struct price of_group(const struct pricing *s, const struct sw_op *op, en
     return of_levels(s, op, rates, kind, rates->latency_s);
 }
 
+/* Returns the time of the iterations of Muon in an update. */
+static double muon_s(const struct pricing *s, const struct sw_op *op) {
+    const double measured = s->rates->muon.bytes_per_s / SW_MUON_FLOP_BYTES;
+    const double forward_s = s->rates->units[op->unit].forward_s;
+    const double of_passes = forward_s > 0.0 ? s->plan->spec.cost[op->unit].forward_flops / forward_s : 0.0;
+    const double flops_per_s = measured > 0.0 ? measured : of_passes;
+    return flops_per_s > 0.0 ? op->flops / flops_per_s : 0.0;
+}
+
 /* Prices an update by the rate of its state's form. If that rate is not known, a parameter takes as long as in fp32:
  * narrow state saves traffic and costs arithmetic. */
-static struct price of_update(const struct pricing *s, const struct sw_op *op, bool by_cores,
-                              const struct sw_rate *fp32) {
+static struct price of_adamw(const struct pricing *s, const struct sw_op *op, bool by_cores,
+                             const struct sw_rate *fp32) {
     const struct sw_rate narrow[SW_OPTIMIZER_FORMATS] = {
         [SW_OPTIMIZER_BF16] = s->rates->update_bf16, [SW_OPTIMIZER_8BIT] = s->rates->update_8bit};
     const struct sw_rate *own = &narrow[sw_optimizer_records(s->plan->spec.units->optimizer)];
@@ -232,6 +241,16 @@ static struct price of_update(const struct pricing *s, const struct sw_op *op, b
     if (by_cores && own->bytes_per_s > 0.0)
         return of_rate(*own, (double)op->bytes, s->rates->cores);
     return of_rate(*fp32, (double)(op->bytes + 2 * op->grains * saved), s->rates->cores);
+}
+
+static struct price of_update(const struct pricing *s, const struct sw_op *op, bool by_cores,
+                              const struct sw_rate *fp32) {
+    struct price price = of_adamw(s, op, by_cores, fp32);
+    if (op->flops > 0.0f) {
+        price.seconds += muon_s(s, op);
+        price.cores = part_of_cores(s->rates->cores, s->rates->cores);
+    }
+    return price;
 }
 
 /* A norm's forward pass goes over memory about so often: its input and its output. */

@@ -283,6 +283,7 @@ sw_status harness_begin(struct harness *h, int64_t step, double clip) {
         .kind = SW_STEP_TRAIN,
         .step = step,
         .adamw = harness_adamw(step),
+        .muon = {.lr = harness_adamw(step).lr, .momentum = 0.95, .weight_decay = 0.1},
         .clip = clip,
         .loss_tokens = ranks_of(h) * h->spec.micro_batches * h->spec.shape.batch * h->spec.shape.seq,
     };

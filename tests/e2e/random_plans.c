@@ -15,6 +15,7 @@ enum {
     UNTIED_RUNS = 6,
     NARROW_RUNS = 6,
     TUNED_RUNS = 3,
+    MUON_RUNS = 4,
     TILES = 5,
     PLACE_CHARS = 256,
     PLAN_STREAM = 4711
@@ -113,6 +114,9 @@ static const struct {
     {1, 2, NARROW_RUNS, false, SW_OPTIMIZER_FP32_APART, SW_ROUND_NEAREST, SW_GRADS_TYPED, true, {0}},
     {TILES, 3, NARROW_RUNS, false, SW_OPTIMIZER_FP32_APART, SW_ROUND_NEAREST, SW_GRADS_8BIT, true, {0}},
     {1, 2, NARROW_RUNS, true, SW_OPTIMIZER_8BIT, SW_ROUND_STOCHASTIC, SW_GRADS_TYPED, true, {0}},
+    {1, 2, MUON_RUNS, false, SW_OPTIMIZER_MUON, SW_ROUND_STOCHASTIC, SW_GRADS_TYPED, false, {0}},
+    {1, 3, MUON_RUNS, true, SW_OPTIMIZER_MUON, SW_ROUND_NEAREST, SW_GRADS_8BIT, false, {0}},
+    {1, 1, TUNED_RUNS, false, SW_OPTIMIZER_MUON, SW_ROUND_STOCHASTIC, SW_GRADS_TYPED, false, {.freeze = "*.mlp.*"}},
     {1, 2, TUNED_RUNS, false, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST, SW_GRADS_TYPED, false, {.freeze = "*.mlp.*,*ln_1*"}},
     {1,
      1,

@@ -1,0 +1,255 @@
+/* The Muon update: bits equal to the reference for every instruction set and thread count, and the reference near an
+ * evaluation in double that is written down independently, also of badly conditioned matrices. */
+#include "tests/kernels/support.h"
+
+#include "core/quant.h"
+#include "core/size.h"
+#include "kernels/muon.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Matrices of every form: wide, tall, square and larger than a piece, of one row or column, and fused ones of unequal
+ * parts. */
+static const struct sw_muon_tensor tensors[] = {
+    {.first_elem = 0, .outputs = 70, .inputs = 130, .parts = 1, .part_end = {70}, .decay = true},
+    {.first_elem = 9152, .outputs = 131, .inputs = 33, .parts = 1, .part_end = {131}, .decay = true, .lr_scale = 0.5},
+    {.first_elem = 13504, .outputs = 48, .inputs = 20, .in_first = true, .parts = 3, .part_end = {24, 36, 48}},
+    {.first_elem = 14464,
+     .outputs = 40,
+     .inputs = 24,
+     .in_first = true,
+     .alternate = true,
+     .parts = 2,
+     .part_end = {20, 40}},
+    {.first_elem = 15424, .outputs = 1, .inputs = 65, .parts = 1, .part_end = {1}, .decay = true},
+    {.first_elem = 15552, .outputs = 65, .inputs = 1, .parts = 1, .part_end = {65}, .decay = true},
+    {.first_elem = 15680, .outputs = 1, .inputs = 1, .parts = 1, .part_end = {1}, .decay = true},
+    {.first_elem = 15744, .outputs = 140, .inputs = 140, .parts = 2, .part_end = {100, 140}, .decay = true},
+};
+enum { TENSORS = sizeof tensors / sizeof tensors[0], GRAINS = 3, ELEMS = GRAINS * SW_GRAIN_ELEMS };
+
+static const struct sw_muon SETTINGS = {
+    .lr = 0.02, .momentum = 0.95, .weight_decay = 0.1, .scale = SW_MUON_JORDAN, .grad_scale = 0.7f};
+
+static int64_t record_elems(void) {
+    return sw_optimizer_grain_bytes(SW_OPTIMIZER_MUON) / (int64_t)sizeof(float);
+}
+
+/* Sets numbers where there are tensors, as padding has none. */
+static void fill(sw_dtype type, void *elems, int64_t grain_elems, uint64_t stream, float deviation) {
+    struct buffer values = buffer_random(SW_F32, ELEMS, stream, deviation);
+    for (int t = 0; t < TENSORS; t++)
+        for (int64_t i = 0; i < tensors[t].outputs * tensors[t].inputs; i++) {
+            const int64_t at = tensors[t].first_elem + i;
+            set_element(type, elems, at / SW_GRAIN_ELEMS * grain_elems + at % SW_GRAIN_ELEMS,
+                        ((float *)values.data)[at]);
+        }
+    buffer_free(&values);
+}
+
+static struct buffer make_records(float momentum) {
+    struct buffer records = buffer_zeros(GRAINS * sw_optimizer_grain_bytes(SW_OPTIMIZER_MUON));
+    fill(SW_F32, records.data, record_elems(), 1, 0.05f);
+    fill(SW_F32, (float *)records.data + SW_GRAIN_ELEMS, record_elems(), 2, momentum);
+    return records;
+}
+
+static sw_status update(struct sw_stream *stream, sw_dtype type, const struct sw_muon *muon, sw_grads_format format,
+                        const void *grads, void *records, void *weights) {
+    struct buffer scratch = buffer_make(sw_muon_scratch_bytes(tensors, TENSORS));
+    const sw_status status = sw_update_muon(stream, &(struct sw_update_muon){.type = type,
+                                                                             .muon = muon,
+                                                                             .grains = GRAINS,
+                                                                             .tensor = tensors,
+                                                                             .tensors = TENSORS,
+                                                                             .grads_format = format,
+                                                                             .grads = grads,
+                                                                             .records = records,
+                                                                             .weights = weights,
+                                                                             .scratch = scratch.data});
+    buffer_free(&scratch);
+    return status;
+}
+
+static void compare(struct pair *pair, sw_dtype type, const struct sw_muon *muon, sw_grads_format format) {
+    struct buffer got = make_records(0.01f), want = buffer_copy(&got);
+    struct buffer got_weights = buffer_make(ELEMS * sw_dtype_bytes(type)),
+                  want_weights = buffer_make(got_weights.bytes);
+    struct buffer grads = buffer_zeros(GRAINS * sw_grads_grain_bytes(format, sw_dtype_bytes(type)));
+    if (format == SW_GRADS_TYPED)
+        fill(type, grads.data, SW_GRAIN_ELEMS, 3, 0.5f);
+    for (int64_t g = 0; format == SW_GRADS_8BIT && g < GRAINS; g++) {
+        char *record = (char *)grads.data + g * SW_GRADS_8BIT_GRAIN_BYTES;
+        for (int64_t i = 0; i < SW_GRAIN_ELEMS; i++)
+            record[i] = (char)(i * 53 % 251 - 125);
+        for (int64_t b = 0; b < SW_QUANT_GRAIN_BLOCKS; b++)
+            ((float *)(void *)(record + SW_GRAIN_ELEMS))[b] = 0.01f * (float)(b + 1);
+    }
+    assert_ok(update(pair->stream, type, muon, format, grads.data, got.data, got_weights.data));
+    assert_ok(update(pair->ref, type, muon, format, grads.data, want.data, want_weights.data));
+    assert_same_bits("records", pair, got.bytes, got.data, want.data);
+    assert_same_bits("weights", pair, got_weights.bytes, got_weights.data, want_weights.data);
+    struct buffer *all[] = {&got, &want, &got_weights, &want_weights, &grads};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        buffer_free(all[i]);
+}
+
+static void compare_all(struct pair *pair) {
+    struct sw_muon skipped = SETTINGS, moonshot = SETTINGS;
+    if (!sw_device_has_muon(pair->device))
+        return;
+    skipped.skip = true;
+    moonshot.scale = SW_MUON_MOONSHOT;
+    compare(pair, SW_F32, &SETTINGS, SW_GRADS_TYPED);
+    compare(pair, SW_BF16, &moonshot, SW_GRADS_TYPED);
+    compare(pair, SW_F16, &SETTINGS, SW_GRADS_8BIT);
+    compare(pair, SW_BF16, &skipped, SW_GRADS_TYPED);
+}
+
+static void same_bits_as_reference(void **state) {
+    (void)state;
+    for_each_device(compare_all);
+}
+
+/* A plain matrix in double, [outputs][inputs]. */
+struct plain {
+    int64_t rows, cols;
+    double *at;
+};
+
+static struct plain plain_make(int64_t rows, int64_t cols) {
+    struct plain made = {rows, cols, calloc((size_t)(rows * cols), sizeof(double))};
+    assert_non_null(made.at);
+    return made;
+}
+
+static struct plain multiply(const struct plain *a, const struct plain *b, bool transpose_b) {
+    struct plain c = plain_make(a->rows, transpose_b ? b->rows : b->cols);
+    for (int64_t i = 0; i < c.rows; i++)
+        for (int64_t j = 0; j < c.cols; j++)
+            for (int64_t k = 0; k < a->cols; k++)
+                c.at[i * c.cols + j] +=
+                    a->at[i * a->cols + k] * (transpose_b ? b->at[j * b->cols + k] : b->at[k * b->cols + j]);
+    return c;
+}
+
+/* Returns the update of a matrix, which it frees, before scale and rate: without turning it. X·(X'X) is (XX')·X. */
+static struct plain orthogonalise(struct plain x) {
+    double norm = 0.0;
+    for (int64_t i = 0; i < x.rows * x.cols; i++)
+        norm = hypot(norm, x.at[i]);
+    for (int64_t i = 0; i < x.rows * x.cols; i++)
+        x.at[i] /= fmax(norm, 1e-7);
+    for (int step = 0; step < 5; step++) {
+        struct plain square = multiply(&x, &x, true);
+        struct plain cubic = multiply(&square, &x, false), quintic = multiply(&square, &cubic, false);
+        for (int64_t i = 0; i < x.rows * x.cols; i++)
+            x.at[i] = 3.4445 * x.at[i] - 4.7750 * cubic.at[i] + 2.0315 * quintic.at[i];
+        free(square.at);
+        free(cubic.at);
+        free(quintic.at);
+    }
+    return x;
+}
+
+static void nothing(double *g, int64_t rows, int64_t cols) {
+    (void)g, (void)rows, (void)cols;
+}
+
+static void rank_one(double *g, int64_t rows, int64_t cols) {
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < cols; j++)
+            g[i * cols + j] = (double)((float)(i % 7 - 3) * 0.5f) * (double)(j % 5 + 1);
+}
+
+static void times(double *g, int64_t count, double factor) {
+    for (int64_t i = 0; i < count; i++)
+        g[i] *= factor;
+}
+
+static void zero(double *g, int64_t rows, int64_t cols) {
+    times(g, rows * cols, 0.0);
+}
+
+static void tiny(double *g, int64_t rows, int64_t cols) {
+    times(g, rows * cols, 1e-30);
+}
+
+static void huge(double *g, int64_t rows, int64_t cols) {
+    times(g, rows * cols, 1e30);
+}
+
+/* One row is 1e8 times as large as the others. */
+static void one_large_row(double *g, int64_t rows, int64_t cols) {
+    (void)rows;
+    times(g, cols, 1e8);
+}
+
+static const struct {
+    const char *name;
+    int64_t outputs, inputs;
+    void (*spoil)(double *g, int64_t rows, int64_t cols);
+} cases[] = {{"random", 24, 40, nothing},   {"tall", 60, 16, nothing},      {"row", 1, 50, nothing},
+             {"column", 50, 1, nothing},    {"rank one", 20, 31, rank_one}, {"zero", 12, 12, zero},
+             {"1e-30", 16, 20, tiny},       {"1e30", 20, 16, huge},         {"a large row", 12, 30, one_large_row},
+             {"one element", 1, 1, nothing}};
+
+/* Compares the change of the masters with bf16's rounding of the largest. */
+static void check_case(struct pair *pair, size_t which) {
+    const int64_t outputs = cases[which].outputs, inputs = cases[which].inputs, count = outputs * inputs;
+    const struct sw_muon_tensor tensor = {
+        .outputs = outputs, .inputs = inputs, .parts = 1, .part_end = {outputs}, .decay = true};
+    struct buffer values = buffer_random(SW_F32, count, 40 + which, 1.0f);
+    struct buffer grads = buffer_zeros(SW_GRAIN_ELEMS * (int64_t)sizeof(float));
+    struct buffer records = buffer_zeros(sw_optimizer_grain_bytes(SW_OPTIMIZER_MUON));
+    struct buffer scratch = buffer_make(sw_muon_scratch_bytes(&tensor, 1));
+    struct plain u = plain_make(outputs, inputs);
+    float *g = grads.data, *master = records.data, *m = master + SW_GRAIN_ELEMS;
+    for (int64_t i = 0; i < count; i++)
+        u.at[i] = (double)((float *)values.data)[i];
+    cases[which].spoil(u.at, outputs, inputs);
+    for (int64_t i = 0; i < count; i++) {
+        g[i] = (float)u.at[i];
+        m[i] = 0.5f * g[i];
+        master[i] = 1.0f;
+        const double grad = (double)g[i] * 0.7, momentum = 0.95 * (double)m[i] + 0.05 * grad;
+        u.at[i] = 0.05 * grad + 0.95 * momentum;
+    }
+    assert_ok(sw_update_muon(pair->stream, &(struct sw_update_muon){.type = SW_F32,
+                                                                    .muon = &SETTINGS,
+                                                                    .grains = 1,
+                                                                    .tensor = &tensor,
+                                                                    .tensors = 1,
+                                                                    .grads = g,
+                                                                    .records = master,
+                                                                    .scratch = scratch.data}));
+    u = orthogonalise(u);
+    const double rate = 0.02 * sqrt(fmax(1.0, (double)outputs / (double)inputs));
+    double largest = 0.0;
+    for (int64_t i = 0; i < count; i++)
+        largest = fmax(largest, fabs(rate * u.at[i]));
+    for (int64_t i = 0; i < count; i++)
+        assert_near(cases[which].name, i, (double)master[i], 1.0 - 0.02 * 0.1 - rate * u.at[i], largest / 256.0 + 1e-7);
+    free(u.at);
+    struct buffer *all[] = {&values, &grads, &records, &scratch};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        buffer_free(all[i]);
+}
+
+static void check_cases(struct pair *pair) {
+    for (size_t which = 0; sw_device_has_muon(pair->device) && which < sizeof cases / sizeof cases[0]; which++)
+        check_case(pair, which);
+}
+
+static void near_an_independent_one(void **state) {
+    (void)state;
+    for_each_device(check_cases);
+}
+
+int main(void) {
+    const struct CMUnitTest on_devices[] = {cmocka_unit_test(same_bits_as_reference),
+                                            cmocka_unit_test(near_an_independent_one)};
+    return run_tests_of(on_devices, sizeof on_devices / sizeof on_devices[0], NULL, 0);
+}
