@@ -570,6 +570,7 @@ static sw_status begin(struct sw_contender *contender) {
         .kind = SW_STEP_TRAIN,
         .step = ++contender->step,
         .adamw = {.lr = 1e-6, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1},
+        .muon = {.lr = 1e-6, .momentum = 0.95, .weight_decay = 0.1},
         .loss_tokens = contender->spec.job->settings->batch_tokens,
     };
     fill_tokens(contender);

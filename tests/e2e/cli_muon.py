@@ -61,6 +61,20 @@ def state_has_the_same_bits_everywhere():
     return problems
 
 
+def ranks_that_share_nothing_update_alike():
+    """Two ranks in stage 0, at two places, and one rank that goes on."""
+    ends = []
+    for place in ("nvme", "host"):
+        run = f"two-{place}"
+        done = program.limits.run(threads(2, program.command(*train(run, "--zero", 0, place=place))), stdin=subprocess.DEVNULL,
+                                  capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            return [f"two ranks at {place}: {done.stderr[-500:]}"]
+        program.must("resume", path(run), "--steps", MORE)
+        ends.append((program.numbers_of(path(run)), exported(run)))
+    return [] if ends[0] == ends[1] else ["two ranks have other bits at the two places"]
+
+
 def a_killed_run_goes_on_with_the_same_bits():
     process = program.start(*train("killed", steps=MORE))
     while not process.stderr.readline().startswith("step 3/"):
@@ -126,5 +140,6 @@ def only_matrices_of_layers_are_muons():
     return [] if others == matrices else [f"Muon has trained {sorted(others)}"]
 
 
-script_test.run(state_has_the_same_bits_everywhere, a_killed_run_goes_on_with_the_same_bits, every_parameter_takes_8_bytes,
-                bad_input_is_refused, only_matrices_of_layers_are_muons)
+script_test.run(state_has_the_same_bits_everywhere, ranks_that_share_nothing_update_alike,
+                a_killed_run_goes_on_with_the_same_bits, every_parameter_takes_8_bytes, bad_input_is_refused,
+                only_matrices_of_layers_are_muons)
