@@ -18,7 +18,7 @@ enum { TILE_ROWS = 6 };
 enum { TILE_VECTORS = 2, TILE_COLS = TILE_VECTORS * SW_LANES };
 /* The terms of a block, and the sides of a piece of the result, which one thread makes. The packed columns of a piece
  * stay in the second-level cache, and a packed tile of rows in the first. */
-enum { TERMS = 128, PIECE_ROWS = 96, PIECE_COLS = 128 };
+enum { TERMS = 128, PIECE_ROWS = 96, PIECE_COLS = 256 };
 static_assert(PIECE_ROWS % TILE_ROWS == 0 && PIECE_COLS % TILE_COLS == 0, "a piece is a whole number of tiles");
 /* Multiplications of a product, and elements of a pass, below which starting threads costs more than it gains. */
 enum { PARALLEL_MIN_PRODUCTS = 1 << 19, PARALLEL_MIN_ELEMS = 1 << 15 };
@@ -31,26 +31,51 @@ struct call {
     int64_t piece_cols; /* pieces side by side */
 };
 
+/* Loads up to SW_LANES neighbours; what follows them is zero. */
+SW_INLINE sw_vec load_some(const float *from, int64_t count) {
+    float some[SW_LANES] = {0};
+    if (__builtin_expect(count >= SW_LANES, 1))
+        return sw_vec_load(from);
+    memcpy(some, from, (size_t)count * sizeof some[0]);
+    return sw_vec_load(some);
+}
+
+/* Packs `terms` terms of up to `width` rows, which are `stride` elements apart, as [terms][width]. Rows behind the last
+ * are zero. A row of the result is stored in whole vectors: what exceeds it is overwritten by the next one. */
+SW_INLINE void pack_rows(const int width, const float *from, int64_t stride, int64_t rows, int64_t terms, float *to) {
+    enum { MOST_VECTORS = (TILE_COLS + SW_LANES - 1) / SW_LANES };
+    const int vectors = (width + SW_LANES - 1) / SW_LANES;
+    for (int64_t term = 0; term < terms; term += SW_LANES) {
+        const int64_t count = sw_min_i64(SW_LANES, terms - term);
+        sw_vec square[MOST_VECTORS][SW_LANES];
+        for (int v = 0; v < vectors; v++) {
+            for (int64_t i = 0, row = v * SW_LANES; i < SW_LANES; i++, row++)
+                square[v][i] = row < rows ? load_some(from + row * stride + term, count) : (sw_vec){0};
+            sw_vec_transpose(square[v]);
+        }
+        for (int64_t i = 0; i < count; i++)
+            for (int v = 0; v < vectors; v++)
+                sw_vec_store(to + (term + i) * width + v * SW_LANES, square[v][i]);
+    }
+}
+
 /* Packs columns [col, col + cols) of `terms` terms of the right side as [tiles][terms][TILE_COLS]. Columns behind the
  * last are zero. */
 static void pack_right(const struct call *call, int64_t col, int64_t cols, int64_t term, int64_t terms, float *to) {
     for (int64_t tile = 0; tile < cols; tile += TILE_COLS, to += terms * TILE_COLS) {
         const int64_t some = sw_min_i64(TILE_COLS, cols - tile);
+        if (call->gram)
+            pack_rows(TILE_COLS, call->right + (col + tile) * call->terms + term, call->terms, some, terms, to);
         for (int64_t k = 0; k < terms && !call->gram; k++) {
             memset(to + k * TILE_COLS, 0, TILE_COLS * sizeof *to);
             memcpy(to + k * TILE_COLS, call->right + (term + k) * call->cols + col + tile, (size_t)some * sizeof *to);
         }
-        for (int64_t j = 0; j < TILE_COLS && call->gram; j++)
-            for (int64_t k = 0; k < terms; k++)
-                to[k * TILE_COLS + j] = j < some ? call->right[(col + tile + j) * call->terms + term + k] : 0.0f;
     }
 }
 
-/* Packs rows of the left side as [terms][TILE_ROWS]. Rows behind the last are zero. */
+/* Packs rows of the left side as [terms][TILE_ROWS]. */
 static void pack_left(const struct call *call, int64_t row, int64_t rows, int64_t term, int64_t terms, float *to) {
-    for (int64_t i = 0; i < TILE_ROWS; i++)
-        for (int64_t k = 0; k < terms; k++)
-            to[k * TILE_ROWS + i] = i < rows ? call->left[(row + i) * call->terms + term + k] : 0.0f;
+    pack_rows(TILE_ROWS, call->left + row * call->terms + term, call->terms, rows, terms, to);
 }
 
 /* Adds the terms of a block to the sums of a tile. */
@@ -98,7 +123,7 @@ static void do_tiles(const struct call *call, int64_t row, int64_t rows, int64_t
 
 static void do_pieces(const void *context, int64_t first, int64_t end, int thread) {
     const struct call *call = context;
-    _Alignas(64) float left[TERMS * TILE_ROWS];
+    _Alignas(64) float left[TERMS * TILE_ROWS + SW_LANES];
     _Alignas(64) float right[TERMS * PIECE_COLS];
     (void)thread;
     for (int64_t piece = first; piece < end; piece++) {
