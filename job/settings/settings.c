@@ -756,7 +756,7 @@ static void resolve_lr(struct sw_settings *s) {
 /* Usual peak rates of Muon with each scale (Jordan et al. 2024; arXiv 2502.16982). */
 static const struct {
     double least, most;
-} muon_rates[SW_MUON_SCALES] = {[SW_MUON_MOONSHOT] = {1e-5, 5e-3}, [SW_MUON_JORDAN] = {2e-3, 0.1}};
+} muon_rates[SW_MUON_SCALES] = {[SW_MUON_MOONSHOT] = {1e-5, 1e-2}, [SW_MUON_JORDAN] = {2e-3, 0.1}};
 #define AUTO_LR_JORDAN 0.02
 
 /* Resolves Muon's rate, and warns of one that is of another scale's size. */

@@ -166,7 +166,7 @@ sw_status sw_measure_update(struct sw_device *device, const struct sw_measure_sh
 }
 
 /* A square matrix of so many rows: larger ones take longer by their flops alone. */
-enum { MUON_ROWS = 512 };
+enum { MUON_ROWS = 256 };
 
 static struct sw_muon_tensor muon_matrix(void) {
     return (struct sw_muon_tensor){.outputs = MUON_ROWS, .inputs = MUON_ROWS, .parts = 1, .part_end = {MUON_ROWS}};

@@ -238,7 +238,72 @@ static void check_case(struct pair *pair, size_t which) {
         buffer_free(all[i]);
 }
 
+/* Returns where output o and input i of a fused tensor lie, and which of its matrices the output is of. */
+static int64_t place_of(const struct sw_muon_tensor *t, int64_t o, int64_t i, int *out_part) {
+    *out_part = 0;
+    while (!t->alternate && o >= t->part_end[*out_part])
+        ++*out_part;
+    if (t->alternate)
+        *out_part = (int)(o % 2);
+    return t->in_first ? i * t->outputs + o : o * t->inputs + i;
+}
+
+/* Compares each matrix of a fused tensor with that matrix alone. */
+static void check_fused(struct pair *pair, const struct sw_muon_tensor *tensor) {
+    struct sw_muon_tensor whole = *tensor;
+    const int64_t count = tensor->outputs * tensor->inputs;
+    struct buffer grads = buffer_zeros(GRAINS * SW_GRAIN_ELEMS * (int64_t)sizeof(float));
+    struct buffer values = buffer_random(SW_F32, count, 60, 1.0f);
+    struct buffer records = buffer_zeros(GRAINS * sw_optimizer_grain_bytes(SW_OPTIMIZER_MUON));
+    struct buffer scratch = buffer_make(sw_muon_scratch_bytes(tensor, 1));
+    whole.first_elem = 0;
+    memcpy(grads.data, values.data, (size_t)count * sizeof(float));
+    assert_ok(sw_update_muon(pair->stream, &(struct sw_update_muon){.type = SW_F32,
+                                                                    .muon = &SETTINGS,
+                                                                    .grains = GRAINS,
+                                                                    .tensor = &whole,
+                                                                    .tensors = 1,
+                                                                    .grads = grads.data,
+                                                                    .records = records.data,
+                                                                    .scratch = scratch.data}));
+    for (int part = 0; part < tensor->parts; part++) {
+        struct plain u = plain_make(tensor->outputs, tensor->inputs);
+        int64_t rows = 0;
+        for (int64_t o = 0; o < tensor->outputs; o++) {
+            int of = 0;
+            for (int64_t i = 0; i < tensor->inputs; i++) {
+                const int64_t at = place_of(tensor, o, i, &of);
+                if (of == part)
+                    u.at[rows * tensor->inputs + i] = (double)((float *)values.data)[at];
+            }
+            rows += of == part;
+        }
+        u.rows = rows;
+        u = orthogonalise(u);
+        const double rate = 0.02 * sqrt(fmax(1.0, (double)rows / (double)tensor->inputs));
+        rows = 0;
+        for (int64_t o = 0; o < tensor->outputs; o++) {
+            int of = 0;
+            for (int64_t i = 0; i < tensor->inputs; i++) {
+                const int64_t at = place_of(tensor, o, i, &of);
+                const float master =
+                    ((float *)records.data)[at / SW_GRAIN_ELEMS * record_elems() + at % SW_GRAIN_ELEMS];
+                if (of == part)
+                    assert_near("a fused tensor", at, (double)master, -rate * u.at[rows * tensor->inputs + i], 1e-5);
+            }
+            rows += of == part;
+        }
+        free(u.at);
+    }
+    struct buffer *all[] = {&values, &grads, &records, &scratch};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        buffer_free(all[i]);
+}
+
 static void check_cases(struct pair *pair) {
+    for (int t = 0; sw_device_has_muon(pair->device) && t < TENSORS; t++)
+        if (tensors[t].parts > 1)
+            check_fused(pair, &tensors[t]);
     for (size_t which = 0; sw_device_has_muon(pair->device) && which < sizeof cases / sizeof cases[0]; which++)
         check_case(pair, which);
 }

@@ -374,6 +374,57 @@ static void the_adapters_of_a_group_have_each_element_once(void **state) {
                 }
 }
 
+/* Returns how many matrices of a block's tensor are Muon's: experts have one each, vectors and biases none. */
+static int64_t matrices_of(const struct sw_tensor *tensor) {
+    if (tensor->dims == 3)
+        return tensor->dim[0];
+    return tensor->dims == 2 && tensor->decay && tensor->dim[0] > 1 && tensor->dim[1] > 1;
+}
+
+/* Returns how many matrices a tensor of this name holds side by side. */
+static int parts_of(const char *name) {
+    if (strstr(name, "c_attn") != NULL || strstr(name, "qkv_proj") != NULL)
+        return 3;
+    return strstr(name, "gate_up_proj") != NULL ? 2 : 1;
+}
+
+static void check_matrices(const struct sw_model_config *config, const struct sw_unit *unit, bool block) {
+    int64_t count = 0, end = unit->trained_grain * SW_GRAIN_ELEMS;
+    for (int64_t t = 0; t < unit->tensor_count; t++) {
+        const struct sw_tensor *tensor = &unit->tensor[t];
+        const struct sw_muon_tensor *m = &tensor->muon;
+        const int64_t *dim = tensor->dim + tensor->dims - 2;
+        assert_int_equal(tensor->muon_count, block ? matrices_of(tensor) : 0);
+        count += tensor->muon_count;
+        if (tensor->muon_count == 0) {
+            assert_true(tensor->offset >= unit->adamw_grain * SW_GRAIN_ELEMS);
+            continue;
+        }
+        assert_int_equal(m->in_first, tensor->dims == 3 || !config->out_first);
+        assert_int_equal(m->outputs, dim[m->in_first ? 1 : 0]);
+        assert_int_equal(m->inputs, dim[m->in_first ? 0 : 1]);
+        assert_int_equal(m->part_end[m->parts - 1], m->outputs);
+        assert_int_equal(m->parts, parts_of(tensor->name));
+    }
+    assert_int_equal(count, unit->muon_count);
+    for (int64_t i = 0; i < count; end = unit->muon[i].first_elem + unit->muon[i].outputs * unit->muon[i].inputs, i++)
+        assert_true(unit->muon[i].first_elem >= end);
+    assert_true(count == 0 || end <= unit->adamw_grain * SW_GRAIN_ELEMS);
+}
+
+/* Muon has every matrix of every block whole, head-fused and joined ones in parts, and nothing else. */
+static void muon_has_the_matrices_of_blocks(void **state) {
+    (void)state;
+    static const struct sw_model_config fused = {.family = "phi3", LLAMA};
+    for (int i = 0; i <= CASES; i++) {
+        const struct sw_model_config *config = i < CASES ? &cases[i].config : &fused;
+        struct sw_units *whole = whole_units(config, SW_OPTIMIZER_MUON, NULL);
+        for (int64_t u = 0; u < whole->count; u++)
+            check_matrices(config, &whole->unit[u], u > 0 && u + 1 < whole->count);
+        sw_units_destroy(whole);
+    }
+}
+
 static void models_that_a_group_does_not_divide_are_refused(void **state) {
     (void)state;
     struct sw_units *units;
@@ -547,6 +598,7 @@ int main(void) {
         cmocka_unit_test(the_units_of_a_group_have_each_element_once),
         cmocka_unit_test(the_units_of_an_expert_group_have_each_element_once),
         cmocka_unit_test(the_adapters_of_a_group_have_each_element_once),
+        cmocka_unit_test(muon_has_the_matrices_of_blocks),
         cmocka_unit_test(models_that_a_group_does_not_divide_are_refused),
         cmocka_unit_test(tiles_that_a_rank_cannot_have_are_refused),
         cmocka_unit_test(experts_that_ranks_cannot_share_are_refused),
