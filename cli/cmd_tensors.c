@@ -58,7 +58,8 @@ static sw_status for_each(const struct sw_units *units, sw_status (*visit)(void 
     for (int64_t u = 0; u < units->count; u++)
         for (int64_t t = 0; t < units->unit[u].tensor_count; t++) {
             const struct sw_tensor *tensor = &units->unit[u].tensor[t];
-            if (u == 0 || sw_unit_find(&units->unit[u - 1], tensor->name) == NULL)
+            /* A store of the library has one without a name, which holds its tensors' counts of steps. */
+            if (tensor->name[0] != '\0' && (u == 0 || sw_unit_find(&units->unit[u - 1], tensor->name) == NULL))
                 SW_TRY(visit(context, tensor));
         }
     return SW_OK;
