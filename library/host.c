@@ -1,5 +1,4 @@
 /* The library as a guest in another program: its messages, errors, structs of other versions, and signals. */
-#include "core/json.h"
 #include "core/log.h"
 #include "library/library_private.h"
 
@@ -20,18 +19,12 @@ static_assert((int)SPILLWAY_OK == (int)SW_OK && (int)SPILLWAY_ERROR_ARGUMENT == 
                   (int)SPILLWAY_ERROR_DEVICE == (int)SW_ERR_DEVICE,
               "statuses are numbered alike");
 
-const bool sw_json_is_shared = true;
-
 /* Messages. */
 
 static void tell_nobody(void *context, int is_warning, const char *line) {
     (void)context;
     (void)is_warning;
     (void)line;
-}
-
-__attribute__((constructor)) static void begin_silent(void) {
-    sw_log_send_to(tell_nobody, NULL);
 }
 
 void spillway_set_log(spillway_log_function function, void *context) {
