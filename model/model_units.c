@@ -342,6 +342,11 @@ static sw_status add_block_tensor(const struct sw_units *units, struct sw_unit *
         /* A rounding error of the router sends a token to other experts, and its matrix is small, as a gate's is. */
         added->typed = tensor == ROUTER || tensor == SHARED_GATE || biases || (as_stored && !joined);
         added->in_first = joined && !as_stored;
+        if (units->optimizer == SW_OPTIMIZER_MUON && c->qkv_by_head)
+            return sw_fail(
+                SW_ERR_UNSUPPORTED,
+                "--optimizer muon needs queries, keys and values as matrices of their own, and in this model "
+                "they lie head by head in one; train it by AdamW");
         if (units->optimizer == SW_OPTIMIZER_MUON)
             describe_to_muon(c, tensor, pieces, piece, as_stored, experts.count, added);
     }

@@ -202,7 +202,7 @@ def mistakes_are_refused_by_name(folder):
     problems += script_test.raised(ValueError, "is none of", make, first, missing="none", **options)
     problems += script_test.raised(ValueError, "is not a size", make, first, store=folder, host_memory="32GB")
     optimizer = make(model.named_parameters(), missing="error", **options)
-    problems += script_test.raised(spillway.StoreError, "in use", make, model.named_parameters(), **options)
+    problems += script_test.raised(spillway.StoreError, "already open in this process", make, model.named_parameters(), **options)
     problems += script_test.raised(ValueError, "'0.weight' has no gradient in step 1", optimizer.step)
     model(torch.ones(1, 8)).sum().backward()
     problems += script_test.raised(ValueError, "made with", optimizer.add_param_group, {"params": [torch.nn.Parameter(torch.ones(1))]})

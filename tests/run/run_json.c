@@ -459,7 +459,7 @@ static void test_one_process_has_a_run(void **state) {
     int lock = -1, second = -1;
     support_expect_ok(sw_run_lock(folder, &lock), "the lock");
     assert_true(lock >= 0 && access(support_path(state, SW_RUN_LOCK_NAME, path), F_OK) == 0);
-    support_expect_failure(sw_run_lock(folder, &second), SW_ERR_BUSY, "in use", "a second lock");
+    support_expect_failure(sw_run_lock(folder, &second), SW_ERR_BUSY, "already open in this process", "a second lock");
     close(lock);
     sw_run_lock_remove(folder);
     assert_int_equal(symlink("elsewhere", path), 0);
