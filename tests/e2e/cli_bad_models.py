@@ -124,7 +124,7 @@ def configurations():
     table = [("no config.json", folder("no config", None), "config.json"),
              ("a cut config.json", folder("cut config", '{"model_type": "gpt2", '), "config.json", "JSON"),
              ("an array", folder("array", "[]"), "object"),
-             ("another family", folder("bloom", changed(model_type="bloom")), "'bloom'", "gpt2"),
+             ("another family", folder("mamba", changed(model_type="mamba")), "'mamba'", "gpt2"),
              ("no family", folder("no type", changed(model_type=...)), "model_type"),
              ("another architecture", folder("sequence", changed(architectures=["GPT2ForSequenceClassification"])),
               "GPT2ForSequenceClassification"),
