@@ -177,6 +177,7 @@ UNARY(abs_f64, u64, u64, a & UINT64_C(0x7fffffffffffffff))
 UNARY(sqrt_f32, f32, f32, one_nan(sqrtf(a)))
 UNARY(rcp_f32, f32, f32, one_nan(1.0f / a))
 UNARY(rcp_approx_ftz, f32, f32, one_nan(flushed(1.0f / flushed(a))))
+UNARY(ex2_approx, f32, f32, one_nan(exp2f(a)))
 UNARY(ex2_approx_ftz, f32, f32, one_nan(flushed(exp2f(flushed(a)))))
 UNARY(lg2_approx_ftz, f32, f32, one_nan(log2f(flushed(a))))
 BINARY(add_f32, f32, f32, f32, one_nan(a + b))
@@ -385,6 +386,7 @@ const struct sw_ptx_row sw_ptx_lane_rows[] = {
     {"sqrt.rn.f32", "4=4", sqrt_f32},
     {"rcp.rn.f32", "4=4", rcp_f32},
     {"rcp.approx.ftz.f32", "4=4", rcp_approx_ftz},
+    {"ex2.approx.f32", "4=4", ex2_approx},
     {"ex2.approx.ftz.f32", "4=4", ex2_approx_ftz},
     {"lg2.approx.ftz.f32", "4=4", lg2_approx_ftz},
     {"add.rn.f32", "4=44", add_f32},
