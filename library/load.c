@@ -1,5 +1,5 @@
-/* The shared library as a guest in another program: it begins without messages, and leaves Jansson's allocator alone. The
- * program and the tests, which link the static library, have their own. */
+/* The shared library as a guest in another program: it begins without messages, and leaves Jansson's allocator alone.
+ * The program and the tests, which link the static library, have their own. */
 #include "core/json.h"
 #include "library/spillway.h"
 
