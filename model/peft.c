@@ -110,7 +110,8 @@ static bool is_known(const char *name) {
 
 /* True if a field is missing or says no. */
 static bool is_off(const json_t *value) {
-    return value == NULL || json_is_null(value) || json_is_false(value) || (json_is_number(value) && json_number_value(value) == 0.0) ||
+    return value == NULL || json_is_null(value) || json_is_false(value) ||
+           (json_is_number(value) && json_number_value(value) == 0.0) ||
            (json_is_string(value) && json_string_length(value) == 0) ||
            (json_is_array(value) && json_array_size(value) == 0) ||
            (json_is_object(value) && json_object_size(value) == 0);

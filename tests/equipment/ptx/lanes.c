@@ -173,7 +173,7 @@ static void bfi_b32(struct sw_ptx_warp *warp, const struct sw_ptx_op *op, uint32
 
 UNARY(neg_f32, u32, u32, a ^ 0x80000000u)
 UNARY(abs_f32, u32, u32, a & 0x7fffffffu)
-UNARY(abs_f64, u64, u64, a & UINT64_C(0x7fffffffffffffff))
+UNARY(abs_f64, u64, u64, a &UINT64_C(0x7fffffffffffffff))
 UNARY(sqrt_f32, f32, f32, one_nan(sqrtf(a)))
 UNARY(rcp_f32, f32, f32, one_nan(1.0f / a))
 UNARY(rcp_approx_ftz, f32, f32, one_nan(flushed(1.0f / flushed(a))))
