@@ -128,6 +128,10 @@ static sw_status find(const struct reading *r, const struct sw_tensor **out) {
         return sw_fail(SW_ERR_ARG, "%s has no tensor '%s'%s%s; `spillway tensors %s` lists them", r->given->from, name,
                        search.nearest.name != NULL ? "; did you mean " : "",
                        search.nearest.name != NULL ? search.nearest.name : "", r->given->from);
+    if ((*out)->muon_count > 0 && r->given->part == SW_STATE_V)
+        return sw_fail(SW_ERR_ARG,
+                       "Muon updates '%s', which has a momentum, --part m, and no second moment: leave --part v out",
+                       name);
     return (*out)->frozen && r->given->part != SW_STATE_MASTER
                ? sw_fail(SW_ERR_ARG, "'%s' is frozen, so it has no moments", name)
                : SW_OK;

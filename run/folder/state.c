@@ -353,11 +353,18 @@ static sw_status make_windows(struct part *part, int vectors) {
     return SW_OK;
 }
 
-/* Widens the state of a grain, which is trained: others have no record. */
+/* Widens the state of a grain, which is trained: others have no record. A grain of Muon has a momentum in the place of
+ * its first moment, and no second one. */
 static void widen(const struct part *part, int64_t unit, int64_t grain, float *out) {
     const struct sw_unit *of = &part->units->unit[unit];
     assert(part->records != NULL && grain >= of->trained_grain);
-    sw_record_to_fp32(part->units->optimizer, grain >= of->wide_grain, record_of(part->records, unit, grain), out);
+    const char *record = record_of(part->records, unit, grain);
+    if (part->units->optimizer == SW_OPTIMIZER_MUON && grain < of->adamw_grain) {
+        memcpy(out, record, (SW_STATE_V * sizeof *out) * (size_t)SW_GRAIN_ELEMS);
+        memset(out + SW_STATE_V * SW_GRAIN_ELEMS, 0, sizeof *out * (size_t)SW_GRAIN_ELEMS);
+        return;
+    }
+    sw_record_to_fp32(part->units->optimizer, grain >= of->wide_grain, record, out);
 }
 
 /* Reads a grain, and those that follow it if the grain before was read last. */

@@ -1,6 +1,7 @@
 """`--optimizer muon`: the same bits wherever state lives and after a kill; 8 bytes of state a parameter; another update than
 AdamW's; export, eval, verify and plan of such a run; what is refused."""
 
+import array
 import json
 import os
 import shutil
@@ -140,6 +141,27 @@ def only_matrices_of_layers_are_muons():
     return [] if others == matrices else [f"Muon has trained {sorted(others)}"]
 
 
+def state(run, name, part):
+    out = path("state.npy")
+    program.must("tensors", path(run), "--name", name, "--part", part, "--to", out)
+    with open(out, "rb") as file:
+        content = file.read()
+    return array.array("f", content[10 + int.from_bytes(content[8:10], "little"):])
+
+
+def momenta_are_read_by_name():
+    """After one step they are AdamW's first moments at another rate, as gradients are the same; a second moment is refused."""
+    matrix, table = "transformer.h.1.mlp.c_fc.weight", "transformer.wte.weight"
+    momenta, moments = (state(f"first-{name}", matrix, "m") for name in ("muon", "adamw"))
+    at = max(range(len(moments)), key=lambda i: abs(moments[i]))
+    scale, bound = momenta[at] / moments[at], 1e-5 * abs(momenta[at])
+    problems = [] if all(abs(a - scale * b) < bound for a, b in zip(momenta, moments, strict=True)) else ["the momenta differ"]
+    if state("first-muon", matrix, "master").tobytes() != tensors_of("first-muon")[matrix] or not max(state("first-muon", table, "v")) > 0:
+        problems.append("masters differ, or the table has no second moments")
+    return problems + program.refused("a second moment", ["tensors", path("first-muon"), "--name", matrix, "--part", "v", "--to", "-"],
+                                      matrix, "--part m")
+
+
 script_test.run(state_has_the_same_bits_everywhere, ranks_that_share_nothing_update_alike,
                 a_killed_run_goes_on_with_the_same_bits, every_parameter_takes_8_bytes, bad_input_is_refused,
-                only_matrices_of_layers_are_muons)
+                only_matrices_of_layers_are_muons, momenta_are_read_by_name)
