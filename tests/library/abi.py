@@ -79,7 +79,7 @@ def nvidias_header():
     nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
     folder = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(nvcc))), "include")
     if not os.path.exists(os.path.join(folder, "cuda.h")):
-        raise script_test.Skip("no cuda.h of a CUDA Toolkit")
+        raise script_test.Skip("no nvcc, whose toolkit has cuda.h")
     return folder
 
 
