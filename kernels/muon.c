@@ -29,7 +29,7 @@ struct matrix {
 
 static struct matrix matrix_of(const struct sw_muon_tensor *tensor, int part) {
     const int64_t before = part > 0 ? tensor->part_end[part - 1] : 0;
-    struct matrix m = {.outputs = tensor->part_end[part] - before, .inputs = tensor->inputs, .first_output = before};
+    struct matrix m = {.outputs = tensor->part_end[part] - before, .inputs = tensor->inputs};
     m.output_step = tensor->alternate ? tensor->parts : 1;
     m.first_output = tensor->alternate ? part : before;
     m.turned = m.outputs > m.inputs;

@@ -80,33 +80,30 @@ static sw_status check_rows(const spillway *self, char *rows) {
     return SW_OK;
 }
 
-/* Returns in *out, which the caller frees, which of the tensors have a gradient. */
-static sw_status find_gradients(const spillway *self, char **out) {
-    char *rows = *out = calloc((size_t)self->ranks, (size_t)self->tensor_count);
-    sw_status status = rows != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to compare gradients");
-    status = sw_library_agree(self, status, "gradients");
-    for (int64_t t = 0; status == SW_OK && t < self->tensor_count; t++)
+/* Finds which of the tensors have a gradient. */
+static sw_status find_gradients(spillway *self) {
+    char *rows = self->has_gradient;
+    for (int64_t t = 0; t < self->tensor_count; t++)
         rows[self->rank * self->tensor_count + t] = self->tensor[t].gradient != NULL;
-    if (status == SW_OK && self->comm != NULL)
-        status = sw_comm_share_records(self->comm, "gradients", rows, self->tensor_count);
-    return status == SW_OK ? check_rows(self, rows) : status;
+    if (self->comm != NULL)
+        SW_TRY(sw_comm_share_records(self->comm, "gradients", rows, self->tensor_count));
+    return check_rows(self, rows);
 }
 
 sw_status sw_library_leave_out(spillway *self) {
     const bool may = self->options.missing_gradients == SPILLWAY_MISSING_SKIP;
-    char *has = NULL;
-    const sw_status status = may ? find_gradients(self, &has) : SW_OK;
-    for (int64_t t = 0; status == SW_OK && t < self->tensor_count; t++) {
+    if (may)
+        SW_TRY(find_gradients(self));
+    for (int64_t t = 0; t < self->tensor_count; t++) {
         struct tensor *tensor = &self->tensor[t];
         struct sw_tensor *of_unit = &self->units->unit[tensor->unit].tensor[tensor->within];
         const int64_t step = tensor->missed > 0 ? self->applied_steps + 1 - tensor->missed : 0;
-        const bool left_out = has != NULL && has[t] == 0;
+        const bool left_out = may && self->has_gradient[t] == 0;
         self->factors_changed |= of_unit->left_out != left_out || of_unit->step != step;
         of_unit->left_out = left_out;
         of_unit->step = step;
     }
-    free(has);
-    return status;
+    return SW_OK;
 }
 
 void sw_library_count_step(spillway *self) {

@@ -19,6 +19,10 @@ static inline bool sw_library_split_type(int *type) {
 
 /* Returns the staging memory of a handle, 0 if it has no GPU. */
 int64_t sw_library_cuda_bytes(const spillway *self);
+/* Returns the memory that a handle takes beside that of its plan. */
+static inline int64_t sw_library_own_bytes(const spillway *self) {
+    return self->sums_bytes + self->gathered_bytes + sw_library_cuda_bytes(self);
+}
 /* Takes staging memory, streams and events, and waits for the caller's work on the GPU. Without a GPU it does nothing,
  * as all of the following. */
 sw_status sw_library_cuda_start(spillway *self);

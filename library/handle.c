@@ -364,18 +364,13 @@ static sw_status make_room(spillway *self) {
                                   : sw_fail(SW_ERR_NOMEM, "no memory for what %d processes gather", self->ranks);
 }
 
-/* Returns the memory that the library takes beside that of the plan. */
-static int64_t own_bytes(const spillway *self) {
-    return self->sums_bytes + self->gathered_bytes + sw_library_cuda_bytes(self);
-}
-
 /* plan_bytes: what the plan was allowed, which is 0 where the sums of gradients take everything. */
 static sw_status refuse_memory(const spillway *self, const struct sw_plan_lack *lack, int64_t plan_bytes) {
     char given[SW_SIZE_CHARS], needed[SW_SIZE_CHARS];
     sw_error_clear();
     return sw_fail(SW_ERR_BUDGET, "host_memory_bytes, %s, is too small for %s: at least %s are needed",
                    sw_format_size((int64_t)self->options.host_memory_bytes, given), self->folder,
-                   sw_format_size(own_bytes(self) + plan_bytes + lack->missing_bytes, needed));
+                   sw_format_size(sw_library_own_bytes(self) + plan_bytes + lack->missing_bytes, needed));
 }
 
 static int64_t most_grains(const struct sw_units *units) {
@@ -392,7 +387,7 @@ static sw_status make_plan(spillway *self) {
     struct sw_plan_lack lack = {0};
     for (int rise = 0; rise < SW_RISES; rise++)
         rises.share[rise] = rise == SW_RISE_OPTIMIZER_TO_HOST ? 1.0 : 0.0;
-    const int64_t plan_bytes = sw_max_i64(0, (int64_t)self->options.host_memory_bytes - own_bytes(self));
+    const int64_t plan_bytes = sw_max_i64(0, (int64_t)self->options.host_memory_bytes - sw_library_own_bytes(self));
     struct sw_unit_cost *cost = calloc((size_t)self->units->count, sizeof *cost);
     if (cost == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for a plan");
@@ -565,7 +560,8 @@ static sw_status open_store(spillway *self, bool *started) {
     SW_TRY(check_names(self));
     SW_TRY(sw_library_add_counts(self));
     self->order = calloc((size_t)sw_library_all_tensors(self), sizeof *self->order);
-    if (self->order == NULL)
+    self->has_gradient = calloc((size_t)self->ranks, (size_t)self->tensor_count);
+    if (self->order == NULL || self->has_gradient == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for %lld tensors", (long long)self->tensor_count);
     sw_library_order_as_added(self);
     SW_TRY(sw_library_open_comm(self));
@@ -604,6 +600,7 @@ static void release(spillway *self, bool undo) {
     sw_comm_close(self->comm);
     free(self->gathered);
     free(self->sums);
+    free(self->has_gradient);
     free(self->shard_count);
     free(self->order);
     free(self->unit_first);
@@ -623,6 +620,7 @@ static void release(spillway *self, bool undo) {
     self->sums = NULL;
     self->comm = NULL;
     self->gathered = NULL;
+    self->has_gradient = NULL;
     self->shard_count = NULL;
     self->order = self->unit_first = NULL;
     self->sums_bytes = self->gathered_bytes = 0;

@@ -58,6 +58,7 @@ struct spillway {
     /* The number of this process among those that share the state of each tensor, and their number: 1 if each process
      * has tensors of its own (`sharded`). */
     int sharer, sharers;
+    char *has_gradient;   /* [ranks][tensor_count] which tensors have a gradient in the next step (counts.c) */
     int64_t *shard_count; /* [ranks][tensor_count] elements that each process has, if `sharded`; else NULL */
     struct sw_comm *comm; /* NULL: the process is alone */
     char *gathered;       /* room for what processes give each other of a chunk's weights; NULL: the process is alone */

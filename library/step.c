@@ -353,8 +353,7 @@ static sw_status get_usage(spillway *self, struct spillway_usage *out) {
     const struct sw_store_counters moved = sw_store_counters(self->store);
     const struct spillway_usage made = {
         .parameters = sw_units_parameters(self->units) - self->tensor[self->tensor_count].count,
-        .host_bytes = self->plan->tier_bytes[SW_DEVICE] + self->plan->tier_bytes[SW_HOST] + self->sums_bytes +
-                      self->gathered_bytes + sw_library_cuda_bytes(self),
+        .host_bytes = self->plan->tier_bytes[SW_DEVICE] + self->plan->tier_bytes[SW_HOST] + sw_library_own_bytes(self),
         .drive_bytes = sw_store_file_bytes(self->store),
         .state_bytes = sw_plan_optimizer_bytes(self->plan, grains),
         .state_host_bytes = sw_plan_optimizer_bytes(self->plan, on_host),

@@ -37,13 +37,7 @@ struct job {
 static int gather(void *context, void *data, const uint64_t *bounds) {
     struct process *self = context;
     struct job *job = self->job;
-    job->data[self->rank] = data;
-    pthread_barrier_wait(&job->barrier);
-    for (int rank = 0; rank < job->ranks; rank++)
-        if (rank != self->rank)
-            memcpy((char *)data + bounds[rank], (const char *)job->data[rank] + bounds[rank],
-                   bounds[rank + 1] - bounds[rank]);
-    pthread_barrier_wait(&job->barrier);
+    library_gather(&job->barrier, job->data, job->ranks, self->rank, data, bounds);
     return self->gathers++ == job->fails_at ? 5 : 0;
 }
 

@@ -7,6 +7,7 @@
 #include "library/spillway.h"
 #include "tests/equipment/support.h"
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <sys/stat.h>
 
@@ -32,6 +33,18 @@ static inline void library_remove_stores(void *const *state) {
     char command[SUPPORT_PATH_CHARS + 16], path[SUPPORT_PATH_CHARS];
     snprintf(command, sizeof command, "rm -rf '%s'", library_store(state, path));
     assert_int_equal(system(command), 0);
+}
+
+/* Gathers parts of processes that are threads into `own`, which is data[number]: that of a process i is
+ * [bounds[i], bounds[i+1]). */
+static inline void library_gather(pthread_barrier_t *barrier, void **data, int count, int number, void *own,
+                                  const uint64_t *bounds) {
+    data[number] = own;
+    pthread_barrier_wait(barrier);
+    for (int i = 0; i < count; i++)
+        if (i != number)
+            memcpy((char *)own + bounds[i], (const char *)data[i] + bounds[i], bounds[i + 1] - bounds[i]);
+    pthread_barrier_wait(barrier);
 }
 
 static inline int library_remove_folder(void **state) {
