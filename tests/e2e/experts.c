@@ -464,7 +464,5 @@ int main(void) {
         cmocka_unit_test(one_expert_trains_as_a_dense_model),
         cmocka_unit_test(experts_without_rows_are_only_decayed),
     };
-    if (getenv("SW_TEST_FILTER") != NULL)
-        cmocka_set_test_filter(getenv("SW_TEST_FILTER"));
     return cmocka_run_group_tests_name("experts", tests, NULL, NULL);
 }

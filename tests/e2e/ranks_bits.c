@@ -598,7 +598,5 @@ int main(void) {
         in_directory(narrow_optimizer_state_gives_the_same_bits),
         in_directory(weights_in_8_bits_give_the_same_bits),
     };
-    if (getenv("SW_TEST_FILTER") != NULL)
-        cmocka_set_test_filter(getenv("SW_TEST_FILTER"));
     return cmocka_run_group_tests_name("e2e ranks bits", tests, NULL, NULL);
 }

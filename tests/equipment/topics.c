@@ -1,8 +1,15 @@
-/* The program of an area's tests. PROGRAM TOPIC runs one of them; without a topic, the program lists their files. */
+/* The program of an area's tests. PROGRAM TOPIC runs one of them; without a topic, the program lists their files.
+ * SW_TEST_FILTER names the cases to run, by a pattern of cmocka's. */
 #include "tests/equipment/topics.h"
 
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+#include <cmocka.h>
 
 enum { MOST_TOPICS = 64 };
 
@@ -19,6 +26,8 @@ void sw_topic_add(const char *file, int (*run)(void)) {
 }
 
 int main(int argc, char **argv) {
+    if (getenv("SW_TEST_FILTER") != NULL)
+        cmocka_set_test_filter(getenv("SW_TEST_FILTER"));
     for (int i = 0; argc == 2 && i < topic_count; i++)
         if (sw_topic_is(topics[i].file, argv[1]))
             return topics[i].run();

@@ -11,7 +11,7 @@
 #include "offload/simulate/outline_price.h"
 #include "offload/simulate/search.h"
 
-enum { MODELS = 24, MOST_UNITS = 3, MOST_GRAINS = 24, SEED = 1, SHARES_OF_ROOM = 8 };
+enum { MODELS = 24, COMPARED = 14, MOST_UNITS = 3, MOST_GRAINS = 24, SEED = 1, SHARES_OF_ROOM = 8 };
 /* By how much a step may be longer than that of the best of all placements. */
 #define MOST_LONGER 0.03
 
@@ -62,7 +62,7 @@ static struct sw_plan_spec draw_spec(struct plans_random *random, struct sw_unit
     return spec;
 }
 
-/* The search over all placements. */
+/* The search over all placements. A step that takes as long as best_s is not simulated to its end. */
 struct every {
     const struct sw_rates *rates;
     struct sw_plan *plan; /* an outline that is placed anew for each */
@@ -131,10 +131,11 @@ static void search_every(struct every *e) {
     e->plan->spec.update_on_device = own;
 }
 
-/* A case, and what was found for it. */
+/* A case, the times of the usual placement and of the one that was found, and the least step that makes the latter too
+ * long; 0: there is none. */
 struct found {
     uint64_t seed;
-    double usual_s, found_s, best_s;
+    double usual_s, found_s, shorter_s;
 };
 
 /* The plan that was found is sound, within the budgets, and takes as long as its price says. */
@@ -162,30 +163,36 @@ static struct found search_one(uint64_t seed) {
     must_seeded(sw_plan_search(&spec, &open, &m.rates, &prices, &plan), seed);
     check_plan(plan, &m.rates, &prices, seed);
     sw_plan_destroy(plan);
-    struct every every = {.rates = &m.rates, .best_s = INFINITY, .seed = seed};
+    /* Only steps matter that are shorter than what was found by more than is allowed. */
+    const double short_s = prices.placement.chosen_s / (1.0 + MOST_LONGER);
+    struct every every = {.rates = &m.rates, .best_s = short_s, .seed = seed};
     must_seeded(sw_plan_outline(&spec, &every.plan), seed);
     search_every(&every);
     sw_plan_destroy(every.plan);
     sw_units_destroy(units);
-    return (struct found){seed, prices.placement.usual_s, prices.placement.chosen_s, every.best_s};
+    return (struct found){.seed = seed,
+                          .usual_s = prices.placement.usual_s,
+                          .found_s = prices.placement.chosen_s,
+                          .shorter_s = every.best_s < short_s ? every.best_s : 0.0};
 }
 
 static void near_the_best_of_all(void **state) {
     (void)state;
     const char *more = getenv("SW_TEST_SEEDS");
-    const int64_t models = more != NULL ? strtoll(more, NULL, 10) : MODELS;
+    const int64_t models = more != NULL ? strtoll(more, NULL, 10) : COMPARED;
     int64_t worse = 0, usual_worse = 0;
     for (int64_t i = 0; i < models; i++) {
         const struct found f = search_one(SEED + (uint64_t)i);
-        worse += f.found_s > (1.0 + MOST_LONGER) * f.best_s;
-        usual_worse += f.usual_s > (1.0 + MOST_LONGER) * f.best_s;
-        if (f.found_s > (1.0 + MOST_LONGER) * f.best_s)
-            printf("# seed %llu: found %g s, best %g s, usual %g s\n", (unsigned long long)f.seed, f.found_s, f.best_s,
-                   f.usual_s);
+        worse += f.shorter_s > 0.0;
+        usual_worse += f.usual_s > (1.0 + MOST_LONGER) * f.found_s;
+        if (f.shorter_s > 0.0)
+            printf("# seed %llu: found %g s, best %g s, usual %g s\n", (unsigned long long)f.seed, f.found_s,
+                   f.shorter_s, f.usual_s);
     }
-    printf("# of %lld machines, the search is more than %.0f%% above the best of all on %lld, the usual placement on "
-           "%lld\n",
-           (long long)models, 100.0 * MOST_LONGER, (long long)worse, (long long)usual_worse);
+    printf(
+        "# of %lld machines, the search is more than %.0f%% above the best of all on %lld, the usual placement above "
+        "the search on %lld\n",
+        (long long)models, 100.0 * MOST_LONGER, (long long)worse, (long long)usual_worse);
     assert_int_equal(worse, 0);
     assert_true(usual_worse > 0);
 }
