@@ -418,8 +418,9 @@ int spillway_use_stream(spillway *self, spillway_stream *stream);
  * under way, past the page cache. A thread of the handle's own runs the transfers, with the result of running them in
  * the order of their submission; those that share neither pages of the file nor memory overlap. Memory that is aligned
  * as the drive needs it, mostly to 4 or 512 bytes and never more than 4096, is transferred without a copy if the offset
- * is a multiple of 4096; other memory passes through aligned blocks. After spillway_io_flush what was written survives
- * a power loss. A handle is used by one thread at a time, and not by a forked child. */
+ * is a multiple of 4096; other memory passes through aligned blocks of 1 MiB, as many as `depth` and at most 64. After
+ * spillway_io_flush what was written survives a power loss. A handle is used by one thread at a time, and not by a
+ * forked child. */
 typedef struct spillway_io spillway_io;
 
 struct spillway_io_options {

@@ -2,12 +2,14 @@
  * memory, and mistakes are refused. */
 #include "tests/library/support.h"
 
-enum { FILE_BYTES = (3 << 20) + 100, RANGES = 4, DEPTH = 4 };
+enum { FILE_BYTES = (3 << 20) + 100, RANGES = 5, DEPTH = 2, ROUNDS = 4, FAR = 16 << 20 };
 
-/* Whole blocks in place; memory and offsets that direct I/O cannot reach; the end of the file. */
+/* Whole blocks in place; more blocks than there are to copy through; memory and offsets that direct I/O cannot reach;
+ * the end of the file. */
 static const struct {
     int64_t offset, memory, bytes;
-} ranges[RANGES] = {{0, 0, 2 << 20}, {4096, 64, 8192}, {2 << 20, 3, 77777}, {FILE_BYTES - 1, 1, 1}};
+} ranges[RANGES] = {
+    {0, 0, 2 << 20}, {4096, 5, (3 << 20) - 4096}, {4096, 64, 8192}, {2 << 20, 3, 77777}, {FILE_BYTES - 1, 1, 1}};
 
 static void must(int status, const char *what) {
     if (status != SPILLWAY_OK)
@@ -76,10 +78,32 @@ static void a_range_is_written_between_others(void **state) {
     free(read);
 }
 
+/* The file ends before the range until the second write is done, which nothing else makes the read wait for. The first
+ * write keeps the second one back while the read is submitted. */
+static void a_read_waits_for_the_write_that_moves_the_end(void **state) {
+    unsigned char *memory = model_memory(FILE_BYTES), read[100];
+    for (int round = 0; round < ROUNDS; round++) {
+        spillway_io *self = open_file(state, 1);
+        char path[SUPPORT_PATH_CHARS];
+        memset(read, 1, sizeof read);
+        must(spillway_io_submit(self, SPILLWAY_IO_WRITE, 0, memory, FILE_BYTES, NULL), "write");
+        must(spillway_io_submit(self, SPILLWAY_IO_WRITE, FAR, memory, 4096, NULL), "write far behind the end");
+        must(spillway_io_submit(self, SPILLWAY_IO_READ, FAR / 2 + 1, read, sizeof read, NULL), "read between them");
+        must(spillway_io_wait(self, -1), "wait");
+        for (size_t i = 0; i < sizeof read; i++)
+            assert_int_equal(read[i], 0);
+        spillway_io_close(self);
+        assert_int_equal(unlink(support_path(state, "file", path)), 0);
+    }
+    free(memory);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(ranges_come_back, support_make_folder, support_remove_folder),
         cmocka_unit_test_setup_teardown(a_range_is_written_between_others, support_make_folder, support_remove_folder),
+        cmocka_unit_test_setup_teardown(a_read_waits_for_the_write_that_moves_the_end, support_make_folder,
+                                        support_remove_folder),
     };
     return cmocka_run_group_tests_name("library files", tests, NULL, NULL);
 }
