@@ -1,12 +1,12 @@
 #include "kernels/muon.h"
 
 #include "core/dtype.h"
-#include "core/quant.h"
 #include "core/size.h"
 #include "kernels/device_ops.h"
 
 #include <assert.h>
 #include <math.h>
+#include <string.h>
 
 /* The coefficients and the number of iterations are Jordan's. */
 #define LINEAR 3.4445f
@@ -16,8 +16,10 @@ enum { ITERATIONS = 5 };
 /* The norm of a matrix counts as at least this much. */
 #define LEAST_NORM 1e-7
 
-/* Elements of a tensor that a thread takes at once. */
+/* Elements of a grain that a thread takes at once. */
 enum { RUN_ELEMS = 4096 };
+/* A block of a tensor's lines and of their elements, which passes between the tensor and X. */
+enum { BLOCK_LINES = 16, BLOCK_ELEMS = 64 };
 
 /* One matrix of a tensor. It is turned where it has more outputs than inputs: a row of X is then an input. */
 struct matrix {
@@ -38,38 +40,39 @@ static struct matrix matrix_of(const struct sw_muon_tensor *tensor, int part) {
     return m;
 }
 
-/* The scratch of a tensor: its update, X and the next X of its largest matrix, and two squares of this. */
+/* The scratch of a matrix: its update, and later the last X; X and the next X; two squares. */
 struct areas {
-    float *update, *x, *next, *square, *polynomial;
+    float *update;
+    sw_bf16 *x, *next, *square, *polynomial;
 };
 
-/* Returns the elements of an area, so that the next one is aligned. */
+/* Returns the elements of a matrix in scratch. An odd last row has one of zeros behind it. */
 static int64_t area_elems(int64_t rows, int64_t cols) {
-    return sw_round_up(rows * cols, SW_TENSOR_ALIGN_ELEMS);
+    return sw_round_up(rows, 2) * sw_muon_stride(cols);
 }
 
-static struct areas areas_of(float *scratch, const struct sw_muon_tensor *tensor, const struct matrix *m) {
-    struct areas at = {.update = scratch, .x = scratch + area_elems(tensor->outputs, tensor->inputs)};
+static struct areas areas_of(void *scratch, const struct matrix *m) {
+    struct areas at = {.update = scratch};
+    at.x = (sw_bf16 *)(at.update + area_elems(m->rows, m->cols));
     at.next = at.x + area_elems(m->rows, m->cols);
     at.square = at.next + area_elems(m->rows, m->cols);
     at.polynomial = at.square + area_elems(m->rows, m->rows);
     return at;
 }
 
-static int64_t tensor_scratch_elems(const struct sw_muon_tensor *tensor) {
-    int64_t most = 0;
-    for (int part = 0; part < tensor->parts; part++) {
-        const struct matrix m = matrix_of(tensor, part);
-        most = sw_max_i64(most, 2 * (area_elems(m.rows, m.cols) + area_elems(m.rows, m.rows)));
-    }
-    return area_elems(tensor->outputs, tensor->inputs) + most;
+static int64_t matrix_scratch_bytes(const struct matrix *m) {
+    const int64_t wide = (int64_t)sizeof(float) + 2 * (int64_t)sizeof(sw_bf16), narrow = 2 * (int64_t)sizeof(sw_bf16);
+    return wide * area_elems(m->rows, m->cols) + narrow * area_elems(m->rows, m->rows);
 }
 
 int64_t sw_muon_scratch_bytes(const struct sw_muon_tensor *tensor, int64_t tensors) {
     int64_t most = 0;
     for (int64_t t = 0; t < tensors; t++)
-        most = sw_max_i64(most, tensor_scratch_elems(&tensor[t]));
-    return most * (int64_t)sizeof(float);
+        for (int part = 0; part < tensor[t].parts; part++) {
+            const struct matrix m = matrix_of(&tensor[t], part);
+            most = sw_max_i64(most, matrix_scratch_bytes(&m));
+        }
+    return most;
 }
 
 double sw_muon_flops(const struct sw_muon_tensor *tensor, int64_t tensors) {
@@ -92,154 +95,193 @@ bool sw_device_has_muon(const struct sw_device *device) {
     return device->ops.update_muon != NULL;
 }
 
-/* Returns where a unit's element has its master; its momentum lies SW_GRAIN_ELEMS floats behind. */
-static float *master_of(const struct sw_update_muon *op, int64_t elem) {
-    const int64_t at = elem - op->first_elem;
-    return (float *)op->records + at / SW_GRAIN_ELEMS * 2 * SW_GRAIN_ELEMS + at % SW_GRAIN_ELEMS;
-}
-
-static float gradient_at(const struct sw_update_muon *op, int64_t elem) {
-    const int64_t at = elem - op->first_elem;
-    return op->grads_format == SW_GRADS_8BIT ? sw_grads_8bit_at(op->grads, at) : sw_dtype_load(op->type, op->grads, at);
-}
-
-/* A pass over a tensor, or over one of its matrices. */
+/* A pass over a matrix, or over the grains of the call. */
 struct pass {
     const struct sw_update_muon *op;
+    const struct sw_muon_loops *loops;
     const struct sw_muon_tensor *tensor;
     struct areas at;
     struct matrix matrix;
     double *row_sums, inverse; /* row_sums lie where the next X will be */
-    float factor, minus_step;  /* of the masters, and of X */
+    float decay, minus_step;
 };
 
-/* Adds gradients to the momentum, and leaves the update in scratch. */
 static void add_momentum(const void *context, int64_t first, int64_t end, int thread) {
     const struct pass *p = context;
-    const struct sw_update_muon *op = p->op;
-    const float rest = (float)(1.0 - op->muon->momentum), grad_scale = op->muon->grad_scale;
-    const int64_t elems = sw_min_i64(end * RUN_ELEMS, p->tensor->outputs * p->tensor->inputs);
     (void)thread;
-    for (int64_t i = first * RUN_ELEMS; i < elems; i++) {
-        float *m = master_of(op, p->tensor->first_elem + i) + SW_GRAIN_ELEMS;
-        const float g = gradient_at(op, p->tensor->first_elem + i) * grad_scale;
-        *m = fmaf(rest, g - *m, *m);
-        p->at.update[i] = fmaf(rest, g - *m, *m);
-    }
+    for (int64_t run = first; run < end; run++)
+        p->loops->momentum(p->op, run * RUN_ELEMS, RUN_ELEMS);
 }
 
-/* Returns the index in the tensor of the first element of a row of X; those that follow lie *step apart. */
-static int64_t row_in_tensor(const struct pass *p, int64_t row, int64_t *step) {
+/* The lines of a tensor are its rows as it lies in memory. Those of a matrix are rows of X, or its columns. */
+struct lines {
+    int64_t count, first,
+        distance;        /* the first element in the call, and the elements between the beginnings of lines */
+    int64_t elems, step; /* elements of the matrix in each, and their distance */
+    bool are_rows;
+};
+
+static struct lines lines_of(const struct pass *p) {
     const struct matrix *m = &p->matrix;
-    const int64_t of_output = p->tensor->in_first ? 1 : m->inputs;
-    const int64_t of_input = p->tensor->in_first ? p->tensor->outputs : 1;
-    const int64_t first = m->first_output * of_output, next_output = m->output_step * of_output;
-    *step = m->turned ? next_output : of_input;
-    return first + row * (m->turned ? of_input : next_output);
+    const int64_t first = p->tensor->first_elem - p->op->first_elem;
+    if (p->tensor->in_first)
+        return (struct lines){.count = m->inputs,
+                              .first = first + m->first_output,
+                              .distance = p->tensor->outputs,
+                              .elems = m->outputs,
+                              .step = m->output_step,
+                              .are_rows = m->turned};
+    return (struct lines){.count = m->outputs,
+                          .first = first + m->first_output * m->inputs,
+                          .distance = m->output_step * m->inputs,
+                          .elems = m->inputs,
+                          .step = 1,
+                          .are_rows = !m->turned};
 }
 
-static void take_rows(const void *context, int64_t first, int64_t end, int thread) {
-    const struct pass *p = context;
-    (void)thread;
-    for (int64_t row = first; row < end; row++) {
-        int64_t step;
-        const int64_t from = row_in_tensor(p, row, &step);
-        double sum = 0.0;
-        for (int64_t i = 0; i < p->matrix.cols; i++) {
-            const float u = p->at.update[from + i * step];
-            p->at.x[row * p->matrix.cols + i] = u;
-            sum += (double)u * (double)u; /* the product is exact */
-        }
-        p->row_sums[row] = sum;
+/* Copies a block of X, which lies by lines, to or from where it lies by rows. */
+static void copy_block(const struct pass *p, const struct lines *lines, int64_t line, int64_t count, int64_t elem,
+                       int64_t elems, bool to_x, float (*block)[BLOCK_ELEMS]) {
+    const int64_t stride = sw_muon_stride(p->matrix.cols);
+    for (int64_t i = 0; i < count && lines->are_rows; i++) {
+        float *x = p->at.update + (line + i) * stride + elem;
+        memcpy(to_x ? x : block[i], to_x ? block[i] : x, (size_t)elems * sizeof *x);
     }
+    for (int64_t j = 0; j < elems && !lines->are_rows; j++) {
+        float *x = p->at.update + (elem + j) * stride + line;
+        for (int64_t i = 0; i < count && to_x; i++)
+            x[i] = block[i][j];
+        for (int64_t i = 0; i < count && !to_x; i++)
+            block[i][j] = x[i];
+    }
+}
+
+/* Passes over the elements of a matrix in groups of lines: takes their updates, or gives them X. */
+static void pass_groups(const struct pass *p, int64_t first, int64_t end, bool take) {
+    const struct lines lines = lines_of(p);
+    float block[BLOCK_LINES][BLOCK_ELEMS];
+    for (int64_t line = first * BLOCK_LINES; line < sw_min_i64(end * BLOCK_LINES, lines.count); line += BLOCK_LINES)
+        for (int64_t elem = 0; elem < lines.elems; elem += BLOCK_ELEMS) {
+            const int64_t count = sw_min_i64(BLOCK_LINES, lines.count - line);
+            const int64_t elems = sw_min_i64(BLOCK_ELEMS, lines.elems - elem);
+            const int64_t run = lines.step == 1 ? elems : 1; /* neighbours in memory */
+            if (!take)
+                copy_block(p, &lines, line, count, elem, elems, false, block);
+            for (int64_t i = 0; i < count; i++)
+                for (int64_t j = 0; j < elems; j += run) {
+                    const int64_t at = lines.first + (line + i) * lines.distance + (elem + j) * lines.step;
+                    if (take)
+                        p->loops->update(p->op, at, run, &block[i][j]);
+                    else
+                        p->loops->descend(p->op, at, run, &block[i][j], p->decay, p->minus_step);
+                }
+            if (take)
+                copy_block(p, &lines, line, count, elem, elems, true, block);
+        }
+}
+
+static void take_updates(const void *context, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    pass_groups(context, first, end, true);
+}
+
+static void give_updates(const void *context, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    pass_groups(context, first, end, false);
+}
+
+static void sum_rows(const void *context, int64_t first, int64_t end, int thread) {
+    const struct pass *p = context;
+    const int64_t cols = p->matrix.cols;
+    (void)thread;
+    for (int64_t row = first; row < end; row++)
+        p->row_sums[row] = p->loops->square_sum(cols, p->at.update + row * sw_muon_stride(cols));
 }
 
 static void scale_rows(const void *context, int64_t first, int64_t end, int thread) {
     const struct pass *p = context;
+    const int64_t cols = p->matrix.cols, stride = sw_muon_stride(cols);
     (void)thread;
-    for (int64_t i = first * p->matrix.cols; i < end * p->matrix.cols; i++)
-        p->at.x[i] = (float)((double)p->at.x[i] * p->inverse);
+    for (int64_t row = first; row < end; row++)
+        p->loops->scale(cols, p->at.update + row * stride, p->inverse, p->at.x + row * stride);
 }
 
-/* Replaces rows of A·A by those of the polynomial in A. */
-static void add_square(const void *context, int64_t first, int64_t end, int thread) {
-    const struct pass *p = context;
-    (void)thread;
-    for (int64_t i = first * p->matrix.rows; i < end * p->matrix.rows; i++)
-        p->at.polynomial[i] = fmaf(QUINTIC, p->at.polynomial[i], CUBIC * p->at.square[i]);
-}
-
-static void add_linear(const void *context, int64_t first, int64_t end, int thread) {
-    const struct pass *p = context;
-    (void)thread;
-    for (int64_t i = first * p->matrix.cols; i < end * p->matrix.cols; i++)
-        p->at.next[i] = fmaf(LINEAR, p->at.x[i], p->at.next[i]);
-}
-
-static void put_rows(const void *context, int64_t first, int64_t end, int thread) {
-    const struct pass *p = context;
-    (void)thread;
-    for (int64_t row = first; row < end; row++) {
-        int64_t step;
-        const int64_t from = row_in_tensor(p, row, &step);
-        for (int64_t i = 0; i < p->matrix.cols; i++) {
-            float *master = master_of(p->op, p->tensor->first_elem + from + i * step);
-            *master = fmaf(p->minus_step, p->at.x[row * p->matrix.cols + i], *master * p->factor);
-        }
+/* Leaves the last X where the update was. */
+static void iterate(struct sw_stream *stream, struct pass *p) {
+    const int64_t rows = p->matrix.rows, cols = p->matrix.cols, stride = sw_muon_stride(cols);
+    for (int64_t row = rows; row < sw_round_up(rows, 2); row++) {
+        memset(p->at.x + row * stride, 0, (size_t)stride * sizeof(sw_bf16));
+        memset(p->at.next + row * stride, 0, (size_t)stride * sizeof(sw_bf16));
     }
-}
-
-static void iterate(struct sw_stream *stream, const struct sw_muon_products *products, struct pass *p) {
-    const int64_t rows = p->matrix.rows, cols = p->matrix.cols;
     for (int i = 0; i < ITERATIONS; i++) {
-        products->gram(stream, rows, cols, p->at.x, p->at.square);
-        products->gram(stream, rows, rows, p->at.square, p->at.polynomial);
-        products->share(stream, rows * rows, rows, add_square, p);
-        products->product(stream, rows, cols, p->at.polynomial, p->at.x, p->at.next);
-        products->share(stream, rows * cols, rows, add_linear, p);
-        float *next = p->at.next;
+        const struct sw_muon_product steps[] = {
+            {.rows = rows, .cols = rows, .terms = cols, .left = p->at.x, .factor = 1.0f, .to = p->at.square},
+            {.rows = rows,
+             .cols = rows,
+             .terms = rows,
+             .left = p->at.square,
+             .factor = QUINTIC,
+             .addend_factor = CUBIC,
+             .addend = p->at.square,
+             .to = p->at.polynomial},
+            {.rows = rows,
+             .cols = cols,
+             .terms = rows,
+             .left = p->at.polynomial,
+             .right = p->at.x,
+             .factor = 1.0f,
+             .addend_factor = LINEAR,
+             .addend = p->at.x,
+             .to = i + 1 < ITERATIONS ? p->at.next : NULL,
+             .to_fp32 = p->at.update}};
+        for (size_t step = 0; step < sizeof steps / sizeof steps[0]; step++)
+            p->loops->product(stream, &steps[step]);
+        sw_bf16 *next = p->at.next;
         p->at.next = p->at.x;
         p->at.x = next;
     }
 }
 
-static void update_matrix(struct sw_stream *stream, const struct sw_muon_products *products, struct pass *p, int part) {
+static void update_matrix(struct sw_stream *stream, struct pass *p, int part) {
     const struct sw_muon *muon = p->op->muon;
     const double lr = muon->lr * (p->tensor->lr_scale == 0.0 ? 1.0 : p->tensor->lr_scale);
+    const struct sw_muon_loops *loops = p->loops;
     double total = 0.0;
     const struct matrix m = p->matrix = matrix_of(p->tensor, part);
-    p->at = areas_of(p->op->scratch, p->tensor, &m);
+    const int64_t elems = m.rows * m.cols, groups = sw_div_up(lines_of(p).count, BLOCK_LINES);
+    p->at = areas_of(p->op->scratch, &m);
     p->row_sums = (double *)(void *)p->at.next;
-    p->factor = p->tensor->decay ? (float)(1.0 - lr * muon->weight_decay) : 1.0f;
+    p->decay = p->tensor->decay ? (float)(1.0 - lr * muon->weight_decay) : 1.0f;
     p->minus_step = (float)(-lr * sw_muon_scale_of(muon->scale, m.outputs, m.inputs));
-    products->share(stream, m.rows * m.cols, m.rows, take_rows, p);
+    loops->share(stream, elems, groups, take_updates, p);
+    loops->share(stream, elems, m.rows, sum_rows, p);
     for (int64_t row = 0; row < m.rows; row++)
         total += p->row_sums[row];
     p->inverse = 1.0 / fmax(sqrt(total), LEAST_NORM);
-    products->share(stream, m.rows * m.cols, m.rows, scale_rows, p);
-    iterate(stream, products, p);
-    products->share(stream, m.rows * m.cols, m.rows, put_rows, p);
+    loops->share(stream, elems, m.rows, scale_rows, p);
+    iterate(stream, p);
+    loops->share(stream, elems, groups, give_updates, p);
 }
 
-static void round_grains(const void *context, int64_t first, int64_t end, int thread) {
-    const struct sw_update_muon *op = context;
+static void round_weights(const void *context, int64_t first, int64_t end, int thread) {
+    const struct pass *p = context;
     (void)thread;
-    for (int64_t i = first * SW_GRAIN_ELEMS; i < end * SW_GRAIN_ELEMS; i++)
-        sw_dtype_store(op->type, op->weights, i, *master_of(op, op->first_elem + i));
+    for (int64_t run = first; run < end; run++)
+        p->loops->weights(p->op, run * RUN_ELEMS, RUN_ELEMS);
 }
 
-void sw_muon_update(struct sw_stream *stream, const struct sw_muon_products *products,
-                    const struct sw_update_muon *op) {
+void sw_muon_update(struct sw_stream *stream, const struct sw_muon_loops *loops, const struct sw_update_muon *op) {
+    struct pass p = {.op = op, .loops = loops};
+    const int64_t elems = op->grains * SW_GRAIN_ELEMS, runs = elems / RUN_ELEMS;
+    if (!op->muon->skip)
+        loops->share(stream, elems, runs, add_momentum, &p);
     for (int64_t t = 0; t < op->tensors && !op->muon->skip; t++) {
-        const struct sw_muon_tensor *tensor = &op->tensor[t];
-        struct pass p = {.op = op, .tensor = tensor, .at = {.update = op->scratch}};
-        const int64_t elems = tensor->outputs * tensor->inputs;
-        products->share(stream, elems, sw_div_up(elems, RUN_ELEMS), add_momentum, &p);
-        for (int part = 0; part < tensor->parts; part++)
-            update_matrix(stream, products, &p, part);
+        p.tensor = &op->tensor[t];
+        for (int part = 0; part < p.tensor->parts; part++)
+            update_matrix(stream, &p, part);
     }
     if (op->weights != NULL)
-        products->share(stream, op->grains * SW_GRAIN_ELEMS, op->grains, round_grains, op);
+        loops->share(stream, elems, runs, round_weights, &p);
 }
 
 sw_status sw_update_muon(struct sw_stream *stream, const struct sw_update_muon *op) {

@@ -7,12 +7,14 @@
  * scale is Jordan's, sqrt(max(1, outputs/inputs)), or Moonshot's (arXiv 2502.16982, equation 4),
  * 0.2·sqrt(max(outputs, inputs)), which gives an update the size of AdamW's.
  *
- * All of it is fp32: a processor multiplies and adds as many numbers in fp32 by one instruction whatever it has for
- * bf16, and only so the bits can be the same on all. Each element of a product is a chain of fused multiply-adds in the
- * order of its terms, the square sum is in double along rows and then over them. So every implementation, instruction
- * set and number of threads gives the same bits.
+ * Momentum, norm and the last X are fp32; X before that, A and the polynomial are rounded to bf16, magnitudes below
+ * SW_MUON_LEAST to zero. An element of a product is one chain of fused multiply-adds in fp32 over pairs of terms, of
+ * each pair the second term first: the order of AVX-512's VDPBF16PS. Thanks to SW_MUON_LEAST each product of two
+ * numbers is exact and no sum is subnormal, so that it makes no difference that this instruction flushes subnormals and
+ * that others round a product before they add it. So every implementation, instruction set and number of threads gives
+ * the same bits.
  *
- * muon.c has all but the two products, which an implementation gives it. */
+ * muon.c has the order of the work, an implementation its loops and products. */
 #ifndef SW_KERNELS_MUON_H
 #define SW_KERNELS_MUON_H
 
@@ -57,8 +59,8 @@ struct sw_update_muon {
     sw_grads_format grads_format;
     const void *grads; /* [grains·SW_GRAIN_ELEMS], or records as grads_format says; NULL if the step is skipped */
     void *records;
-    void *weights;  /* [grains·SW_GRAIN_ELEMS] receives the rounded master weights; NULL: they are not wanted */
-    float *scratch; /* sw_muon_scratch_bytes of the tensors; NULL if the step is skipped */
+    void *weights; /* [grains·SW_GRAIN_ELEMS] receives the rounded master weights; NULL: they are not wanted */
+    void *scratch; /* sw_muon_scratch_bytes of the tensors; NULL if the step is skipped */
 };
 sw_status sw_update_muon(struct sw_stream *stream, const struct sw_update_muon *args);
 
@@ -72,21 +74,55 @@ double sw_muon_flops(const struct sw_muon_tensor *tensor, int64_t tensors);
 /* Returns the factor of the learning rate of a matrix. */
 double sw_muon_scale_of(sw_muon_scale scale, int64_t outputs, int64_t inputs);
 
+/* Magnitudes below this become zero where a matrix is rounded to bf16; the norm of the whole is at most about 1. */
+#define SW_MUON_LEAST 0x1p-50f
+
+static inline sw_bf16 sw_muon_round(float value) {
+    return value > -SW_MUON_LEAST && value < SW_MUON_LEAST ? 0 : sw_f32_to_bf16(value);
+}
+
+/* Returns the distance of the rows of a matrix in scratch, in elements. Elements behind a row's last are zero. */
+static inline int64_t sw_muon_stride(int64_t cols) {
+    enum { STRIDE_ELEMS = 32 };
+    return (cols + STRIDE_ELEMS - 1) / STRIDE_ELEMS * STRIDE_ELEMS;
+}
+
+/* A product with what is added to it: to = factor·left·right + addend_factor·addend, as
+ * fma(factor, sum, addend_factor·addend). Rows lie sw_muon_stride of their columns apart. */
+struct sw_muon_product {
+    int64_t rows, cols, terms;
+    const sw_bf16 *left;  /* [rows][terms] */
+    const sw_bf16 *right; /* [terms][cols], and a row of zeros behind an odd last one; NULL: the transposed left side */
+    float factor, addend_factor;
+    const sw_bf16 *addend; /* [rows][cols]; symmetric where right is NULL; NULL: zeros */
+    sw_bf16 *to;           /* [rows][cols] */
+    float *to_fp32;        /* receives the result unrounded where `to` is NULL */
+};
+
 /* Does the items [first, end) of a pass. */
 typedef void (*sw_muon_items)(const void *context, int64_t first, int64_t end, int thread);
 
-/* The products of an implementation, for sw_muon_update. Matrices are row-major without gaps. */
-struct sw_muon_products {
-    /* to[rows][rows] = from[rows][terms]·fromᵀ */
-    void (*gram)(struct sw_stream *stream, int64_t rows, int64_t terms, const float *from, float *to);
-    /* to[rows][cols] = left[rows][rows]·right[rows][cols] */
-    void (*product)(struct sw_stream *stream, int64_t rows, int64_t cols, const float *left, const float *right,
-                    float *to);
+/* The loops of an implementation, for sw_muon_update. Elements `at` count from the first of the call. */
+struct sw_muon_loops {
+    /* Adds gradients to momenta. at, count: multiples of SW_MOMENT_BLOCK_ELEMS within a grain */
+    void (*momentum)(const struct sw_update_muon *op, int64_t at, int64_t count);
+    /* to[count] = the updates U of elements, after their momentum */
+    void (*update)(const struct sw_update_muon *op, int64_t at, int64_t count, float *to);
+    /* Returns the square sum of a row: element i belongs to sum i%16, and these are added in order. */
+    double (*square_sum)(int64_t cols, const float *row);
+    /* to[stride] = from[cols]·factor, and zeros */
+    void (*scale)(int64_t cols, const float *from, double factor, sw_bf16 *to);
+    void (*product)(struct sw_stream *stream, const struct sw_muon_product *product);
+    /* masters = masters·decay + minus_step·x */
+    void (*descend)(const struct sw_update_muon *op, int64_t at, int64_t count, const float *x, float decay,
+                    float minus_step);
+    /* Rounds masters within a grain to weights. */
+    void (*weights)(const struct sw_update_muon *op, int64_t at, int64_t count);
     /* Does items [0, items), which have so many elements together, by calls of `run`. The results do not depend on
      * which thread does which. */
     void (*share)(struct sw_stream *stream, int64_t elems, int64_t items, sw_muon_items run, const void *context);
 };
-void sw_muon_update(struct sw_stream *stream, const struct sw_muon_products *products,
-                    const struct sw_update_muon *args);
+enum { SW_MUON_SUMS = 16 };
+void sw_muon_update(struct sw_stream *stream, const struct sw_muon_loops *loops, const struct sw_update_muon *args);
 
 #endif

@@ -1,13 +1,18 @@
-/* The products of the Muon update on the CPU, in fp32 by tiles.
+/* The loops and products of the Muon update on the CPU.
  *
- * Every sum of a tile goes on where the block of terms before it ended, so each element is one chain of fused
- * multiply-adds, as in ref/muon.c, and has its bits. The product of a matrix by its transpose is symmetric to the last
- * bit, because the factors of each term only change places: half of it is computed and the rest copied. */
+ * A product is made by tiles of pairs of bf16 terms. Every sum of a tile goes on where the block of terms before it
+ * ended, so each element is one chain of fused multiply-adds, as in ref/muon.c, and has its bits. Without AVX-512's
+ * products of pairs a packed pair is two numbers of fp32, the second term first. The product of a matrix by its
+ * transpose is symmetric to the last bit, because the factors of each term only change places: half of it is computed
+ * and the rest copied. */
 #include "kernels/muon.h"
+#include "core/optimizer_format.h"
 #include "core/size.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/pairs.h"
+#include "kernels/cpu/quant.h"
 #include "kernels/cpu/share.h"
-#include "kernels/cpu/vector.h"
+#include "kernels/cpu/tile.h"
 
 /* A register tile: its sums, two vectors of the right side and an element of the left fill the vector registers. */
 #if defined(__AVX512F__)
@@ -15,78 +20,97 @@ enum { TILE_ROWS = 12 };
 #else
 enum { TILE_ROWS = 6 };
 #endif
-enum { TILE_VECTORS = 2, TILE_COLS = TILE_VECTORS * SW_LANES };
-/* The terms of a block, and the sides of a piece of the result, which one thread makes. The packed columns of a piece
- * stay in the second-level cache, and a packed tile of rows in the first. */
-enum { TERMS = 128, PIECE_ROWS = 96, PIECE_COLS = 256 };
-static_assert(PIECE_ROWS % TILE_ROWS == 0 && PIECE_COLS % TILE_COLS == 0, "a piece is a whole number of tiles");
+enum { TILE_VECTORS = 2, TILE_COLS = TILE_VECTORS * SW_LANES, TILE_ELEMS = TILE_ROWS * TILE_COLS };
+/* Numbers of fp32 that a packed pair takes, or pairs themselves where the processor multiplies them. */
+enum { PAIR_STEPS = SW_FAST_PAIRS ? 1 : 2 };
+/* The pairs of a block, and the sides of a piece of the result, which one thread makes. The packed columns of a piece
+ * and its sums stay in the second-level cache, and a packed tile of rows in the first. */
+enum { PAIRS = 128 / PAIR_STEPS, PIECE_ROWS = 96, PIECE_COLS = 256, SMALL_PIECE_ROWS = 48 };
+static_assert(PIECE_ROWS % TILE_ROWS == 0 && SMALL_PIECE_ROWS % TILE_ROWS == 0 && PIECE_COLS % TILE_COLS == 0,
+              "a piece is a whole number of tiles");
+/* A thread should have this many pieces, lest it waits for others. */
+enum { PIECES_OF_THREAD = 3 };
 /* Multiplications of a product, and elements of a pass, below which starting threads costs more than it gains. */
 enum { PARALLEL_MIN_PRODUCTS = 1 << 19, PARALLEL_MIN_ELEMS = 1 << 15 };
+/* A side of the squares in which half of a symmetric result is copied to the other half. */
+enum { SQUARE = 32 };
+static_assert(SQUARE % SW_LANES == 0, "a square is a whole number of vectors");
 
 struct call {
-    int64_t rows, cols, terms; /* of the result, and of each of its sums */
-    const float *left, *right; /* left[rows][terms]; right[terms][cols], or [cols][terms] of a gram */
-    float *to;
-    bool gram;
-    int64_t piece_cols; /* pieces side by side */
+    const struct sw_muon_product *product;
+    int64_t left_stride, stride;    /* of the left side; of the right side, the addend and the result */
+    int64_t piece_rows, piece_cols; /* rows of a piece; pieces side by side */
 };
 
-/* Loads up to SW_LANES neighbours; what follows them is zero. */
-SW_INLINE sw_vec load_some(const float *from, int64_t count) {
-    float some[SW_LANES] = {0};
-    if (__builtin_expect(count >= SW_LANES, 1))
-        return sw_vec_load(from);
-    memcpy(some, from, (size_t)count * sizeof some[0]);
-    return sw_vec_load(some);
+/* Stores the words of pairs as the products want them. `width`: words of a step */
+SW_INLINE void store_pairs(float *to, int64_t width, sw_vec words) {
+    if (SW_FAST_PAIRS) {
+        sw_vec_store(to, words);
+        return;
+    }
+    sw_vec_store(to, (sw_vec)((sw_vec_bits)words & 0xffff0000u));
+    sw_vec_store(to + width, (sw_vec)((sw_vec_bits)words << 16));
 }
 
-/* Packs `terms` terms of up to `width` rows, which are `stride` elements apart, as [terms][width]. Rows behind the last
- * are zero. A row of the result is stored in whole vectors: what exceeds it is overwritten by the next one. */
-SW_INLINE void pack_rows(const int width, const float *from, int64_t stride, int64_t rows, int64_t terms, float *to) {
+/* Packs `pairs` pairs of up to `width` rows, which are `stride` elements apart, as [steps][width]. Rows behind the last
+ * are zero. A step is stored in whole vectors, first to last: what exceeds one is overwritten by the next one. */
+SW_INLINE void pack_rows(const int width, const sw_bf16 *from, int64_t stride, int64_t rows, int64_t pairs, float *to) {
     enum { MOST_VECTORS = (TILE_COLS + SW_LANES - 1) / SW_LANES };
     const int vectors = (width + SW_LANES - 1) / SW_LANES;
-    for (int64_t term = 0; term < terms; term += SW_LANES) {
-        const int64_t count = sw_min_i64(SW_LANES, terms - term);
+    for (int64_t pair = 0; pair < pairs; pair += SW_LANES) {
+        const int64_t count = sw_min_i64(SW_LANES, pairs - pair);
         sw_vec square[MOST_VECTORS][SW_LANES];
         for (int v = 0; v < vectors; v++) {
             for (int64_t i = 0, row = v * SW_LANES; i < SW_LANES; i++, row++)
-                square[v][i] = row < rows ? load_some(from + row * stride + term, count) : (sw_vec){0};
+                square[v][i] =
+                    row < sw_min_i64(rows, width) ? (sw_vec)sw_load_words(from + row * stride + 2 * pair) : (sw_vec){0};
             sw_vec_transpose(square[v]);
         }
         for (int64_t i = 0; i < count; i++)
-            for (int v = 0; v < vectors; v++)
-                sw_vec_store(to + (term + i) * width + v * SW_LANES, square[v][i]);
+            for (int step = 0; step < PAIR_STEPS; step++)
+                for (int v = 0; v < vectors; v++) {
+                    const sw_vec_bits words = (sw_vec_bits)square[v][i];
+                    sw_vec_store(to + ((pair + i) * PAIR_STEPS + step) * width + v * SW_LANES,
+                                 (sw_vec)(SW_FAST_PAIRS ? words
+                                          : step == 0   ? words & 0xffff0000u
+                                                        : words << 16));
+                }
     }
 }
 
-/* Packs columns [col, col + cols) of `terms` terms of the right side as [tiles][terms][TILE_COLS]. Columns behind the
- * last are zero. */
-static void pack_right(const struct call *call, int64_t col, int64_t cols, int64_t term, int64_t terms, float *to) {
-    for (int64_t tile = 0; tile < cols; tile += TILE_COLS, to += terms * TILE_COLS) {
-        const int64_t some = sw_min_i64(TILE_COLS, cols - tile);
-        if (call->gram)
-            pack_rows(TILE_COLS, call->right + (col + tile) * call->terms + term, call->terms, some, terms, to);
-        for (int64_t k = 0; k < terms && !call->gram; k++) {
-            memset(to + k * TILE_COLS, 0, TILE_COLS * sizeof *to);
-            memcpy(to + k * TILE_COLS, call->right + (term + k) * call->cols + col + tile, (size_t)some * sizeof *to);
-        }
+/* Packs columns [col, col + cols) of `pairs` pairs of the right side as [tiles][steps][TILE_COLS]. */
+static void pack_right(const struct call *call, int64_t col, int64_t cols, int64_t pair, int64_t pairs, float *to) {
+    const struct sw_muon_product *p = call->product;
+    for (int64_t tile = col; tile < col + cols; tile += TILE_COLS, to += pairs * PAIR_STEPS * TILE_COLS) {
+        if (p->right == NULL)
+            pack_rows(TILE_COLS, p->left + tile * call->left_stride + 2 * pair, call->left_stride, p->cols - tile,
+                      pairs, to);
+        for (int64_t k = 0; k < pairs && p->right != NULL; k++)
+            for (int v = 0; v < TILE_VECTORS; v++) {
+                const sw_bf16 *rows = p->right + 2 * (pair + k) * call->stride + tile + v * SW_LANES;
+                store_pairs(to + k * PAIR_STEPS * TILE_COLS + v * SW_LANES, TILE_COLS,
+                            (sw_vec)sw_pairs_of_rows(rows, rows + call->stride));
+            }
     }
 }
 
-/* Packs rows of the left side as [terms][TILE_ROWS]. */
-static void pack_left(const struct call *call, int64_t row, int64_t rows, int64_t term, int64_t terms, float *to) {
-    pack_rows(TILE_ROWS, call->left + row * call->terms + term, call->terms, rows, terms, to);
+/* Returns sum + left·right for a step of the left side in all lanes. A product of two numbers of bf16 is exact in fp32,
+ * so that it does not matter whether an instruction rounds it. */
+SW_INLINE sw_vec add_product(const float *left, sw_vec right, sw_vec sum) {
+    return SW_FAST_PAIRS ? sw_vec_fma_pairs((sw_vec_bits){0} + *(const sw_word *)left, (sw_vec_bits)right, sum)
+                         : sw_vec_fma(sw_vec_splat(*left), right, sum);
 }
 
 /* Adds the terms of a block to the sums of a tile. */
-static void multiply(int64_t terms, const float *left, const float *right, float *sums) {
+static void multiply(int64_t steps, const float *left, const float *right, float *sums) {
     sw_vec sum[TILE_ROWS][TILE_VECTORS];
 #pragma GCC unroll 16
     for (int i = 0; i < TILE_ROWS; i++)
 #pragma GCC unroll 2
         for (int j = 0; j < TILE_VECTORS; j++)
             sum[i][j] = sw_vec_load(sums + i * TILE_COLS + j * SW_LANES);
-    for (int64_t k = 0; k < terms; k++, left += TILE_ROWS, right += TILE_COLS) {
+#pragma GCC unroll 4
+    for (int64_t k = 0; k < steps; k++, left += TILE_ROWS, right += TILE_COLS) {
         sw_vec column[TILE_VECTORS];
 #pragma GCC unroll 2
         for (int j = 0; j < TILE_VECTORS; j++)
@@ -95,7 +119,7 @@ static void multiply(int64_t terms, const float *left, const float *right, float
         for (int i = 0; i < TILE_ROWS; i++) {
 #pragma GCC unroll 2
             for (int j = 0; j < TILE_VECTORS; j++)
-                sum[i][j] = sw_vec_fma_once(sw_vec_splat(left[i]), column[j], sum[i][j]);
+                sum[i][j] = add_product(left + i, column[j], sum[i][j]);
         }
     }
 #pragma GCC unroll 16
@@ -105,76 +129,182 @@ static void multiply(int64_t terms, const float *left, const float *right, float
             sw_vec_store(sums + i * TILE_COLS + j * SW_LANES, sum[i][j]);
 }
 
-/* Does the tiles of one row of tiles, for one block of terms. */
-static void do_tiles(const struct call *call, int64_t row, int64_t rows, int64_t col, int64_t cols, int64_t terms,
-                     bool first, const float *left, const float *right) {
-    _Alignas(64) float sums[TILE_ROWS * TILE_COLS];
-    for (int64_t tile = 0; tile < cols; tile += TILE_COLS, right += terms * TILE_COLS) {
-        const int64_t some = sw_min_i64(TILE_COLS, cols - tile);
-        float *to = call->to + row * call->cols + col + tile;
-        memset(sums, 0, sizeof sums);
-        for (int64_t i = 0; i < rows && !first; i++)
-            memcpy(sums + i * TILE_COLS, to + i * call->cols, (size_t)some * sizeof *to);
-        multiply(terms, left, right, sums);
-        for (int64_t i = 0; i < rows; i++)
-            memcpy(to + i * call->cols, sums + i * TILE_COLS, (size_t)some * sizeof *to);
-    }
+SW_INLINE sw_vec_half round_lanes(sw_vec value) {
+    const sw_vec_bits small = (sw_vec_bits)((value > -SW_MUON_LEAST) & (value < SW_MUON_LEAST));
+    return sw_vec_to_bf16((sw_vec)((sw_vec_bits)value & ~small));
+}
+
+/* Makes a tile of the result from its sums. */
+static void finish(const struct call *call, int64_t row, int64_t rows, int64_t col, const float *sums) {
+    const struct sw_muon_product *p = call->product;
+    const sw_vec factor = sw_vec_splat(p->factor);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < TILE_COLS; j += SW_LANES) {
+            const int64_t at = (row + i) * call->stride + col + j;
+            const sw_vec addend = p->addend == NULL ? (sw_vec){0} : sw_load(SW_BF16, p->addend, at);
+            const sw_vec value =
+                sw_vec_fma_once(factor, sw_vec_load(sums + i * TILE_COLS + j), p->addend_factor * addend);
+            if (p->to == NULL)
+                sw_vec_store(p->to_fp32 + at, value);
+            else
+                *(sw_vec_half_unaligned *)(p->to + at) = round_lanes(value);
+        }
+}
+
+/* Tells whether a tile is copied from the other side of the diagonal. */
+static bool is_mirrored(const struct call *call, int64_t row, int64_t col, int64_t cols) {
+    return call->product->right == NULL && col + cols <= row;
 }
 
 static void do_pieces(const void *context, int64_t first, int64_t end, int thread) {
     const struct call *call = context;
-    _Alignas(64) float left[TERMS * TILE_ROWS + SW_LANES];
-    _Alignas(64) float right[TERMS * PIECE_COLS];
+    const int64_t all_pairs = sw_div_up(call->product->terms, 2);
+    _Alignas(64) float left[PAIRS * PAIR_STEPS * TILE_ROWS + SW_LANES];
+    _Alignas(64) float right[PAIRS * PAIR_STEPS * PIECE_COLS];
+    _Alignas(64) float sums[PIECE_ROWS * PIECE_COLS];
     (void)thread;
     for (int64_t piece = first; piece < end; piece++) {
-        const int64_t row = piece / call->piece_cols * PIECE_ROWS, col = piece % call->piece_cols * PIECE_COLS;
-        const int64_t rows = sw_min_i64(PIECE_ROWS, call->rows - row), cols = sw_min_i64(PIECE_COLS, call->cols - col);
-        if (call->gram && col + cols <= row)
-            continue; /* copied from the other side of the diagonal */
-        for (int64_t term = 0; term < call->terms; term += TERMS) {
-            const int64_t terms = sw_min_i64(TERMS, call->terms - term);
-            pack_right(call, col, cols, term, terms, right);
+        const int64_t row = piece / call->piece_cols * call->piece_rows, col = piece % call->piece_cols * PIECE_COLS;
+        const int64_t rows = sw_min_i64(call->piece_rows, call->product->rows - row);
+        const int64_t cols = sw_min_i64(PIECE_COLS, call->stride - col);
+        if (is_mirrored(call, row, col, cols))
+            continue;
+        for (int64_t pair = 0; pair < all_pairs; pair += PAIRS) {
+            const int64_t pairs = sw_min_i64(PAIRS, all_pairs - pair), steps = pairs * PAIR_STEPS;
+            pack_right(call, col, cols, pair, pairs, right);
             for (int64_t i = 0; i < rows; i += TILE_ROWS) {
                 const int64_t some = sw_min_i64(TILE_ROWS, rows - i);
-                pack_left(call, row + i, some, term, terms, left);
-                do_tiles(call, row + i, some, col, cols, terms, term == 0, left, right);
+                pack_rows(TILE_ROWS, call->product->left + (row + i) * call->left_stride + 2 * pair, call->left_stride,
+                          some, pairs, left);
+                for (int64_t j = 0; j < cols; j += TILE_COLS) {
+                    float *tile = sums + i * PIECE_COLS + j * TILE_ROWS;
+                    if (is_mirrored(call, row + i, col + j, TILE_COLS))
+                        continue;
+                    if (pair == 0)
+                        memset(tile, 0, TILE_ELEMS * sizeof *tile);
+                    multiply(steps, left, right + j * steps, tile);
+                    if (pair + pairs == all_pairs)
+                        finish(call, row + i, some, col + j, tile);
+                }
             }
         }
     }
 }
 
-static void copy_rows(const void *context, int64_t first, int64_t end, int thread) {
+/* Copies the part of a symmetric result that lies below its diagonal, by rows of squares. */
+static void copy_squares(const void *context, int64_t first, int64_t end, int thread) {
     const struct call *call = context;
+    const int64_t rows = call->product->rows;
+    sw_bf16 *to = call->product->to;
     (void)thread;
-    for (int64_t row = first; row < end; row++)
-        for (int64_t col = 0; col < row; col++)
-            call->to[row * call->cols + col] = call->to[col * call->cols + row];
+    for (int64_t square = first * SQUARE; square < sw_min_i64(end * SQUARE, rows); square += SQUARE)
+        for (int64_t left = 0; left <= square; left += SQUARE)
+            for (int64_t row = square; row < sw_min_i64(square + SQUARE, rows); row++)
+                for (int64_t col = left; col < sw_min_i64(left + SQUARE, row); col++)
+                    to[row * call->stride + col] = to[col * call->stride + row];
 }
 
-static bool is_shared(const struct call *call) {
-    return (double)call->rows * (double)call->cols * (double)call->terms >= PARALLEL_MIN_PRODUCTS;
-}
-
-static void run(struct sw_stream *stream, struct call *call) {
-    call->piece_cols = sw_div_up(call->cols, PIECE_COLS);
-    const int64_t pieces = sw_div_up(call->rows, PIECE_ROWS) * call->piece_cols;
-    if (is_shared(call))
-        sw_cpu_share_long(stream, pieces, do_pieces, call);
+static void product(struct sw_stream *stream, const struct sw_muon_product *p) {
+    struct call call = {.product = p,
+                        .left_stride = sw_muon_stride(p->terms),
+                        .stride = sw_muon_stride(p->cols),
+                        .piece_rows = PIECE_ROWS};
+    const bool shared = (double)p->rows * (double)p->cols * (double)p->terms >= PARALLEL_MIN_PRODUCTS;
+    call.piece_cols = sw_div_up(call.stride, PIECE_COLS);
+    if (sw_div_up(p->rows, PIECE_ROWS) * call.piece_cols < (int64_t)PIECES_OF_THREAD * stream->device->info.threads)
+        call.piece_rows = SMALL_PIECE_ROWS;
+    const int64_t pieces = sw_div_up(p->rows, call.piece_rows) * call.piece_cols;
+    if (shared)
+        sw_cpu_share_long(stream, pieces, do_pieces, &call);
     else
-        do_pieces(call, 0, pieces, 0);
+        do_pieces(&call, 0, pieces, 0);
+    if (p->right == NULL)
+        sw_cpu_share(stream, p->rows * p->rows >= PARALLEL_MIN_ELEMS, sw_div_up(p->rows, SQUARE), copy_squares, &call);
 }
 
-static void gram(struct sw_stream *stream, int64_t rows, int64_t terms, const float *from, float *to) {
-    struct call call = {
-        .rows = rows, .cols = rows, .terms = terms, .left = from, .right = from, .to = to, .gram = true};
-    run(stream, &call);
-    sw_cpu_share(stream, is_shared(&call), rows, copy_rows, &call);
+/* Returns where an element of the call has its master; its momentum lies SW_GRAIN_ELEMS floats behind. */
+SW_INLINE float *master_of(const struct sw_update_muon *op, int64_t at) {
+    return (float *)op->records + at / SW_GRAIN_ELEMS * 2 * SW_GRAIN_ELEMS + at % SW_GRAIN_ELEMS;
 }
 
-static void product(struct sw_stream *stream, int64_t rows, int64_t cols, const float *left, const float *right,
-                    float *to) {
-    struct call call = {.rows = rows, .cols = cols, .terms = rows, .left = left, .right = right, .to = to};
-    run(stream, &call);
+/* Widens gradients, at most a tile of them. */
+static const float *widen_gradients(const struct sw_update_muon *op, int64_t at, int64_t count, struct sw_tile *tile) {
+    if (op->grads_format != SW_GRADS_8BIT)
+        return sw_tile_load(op->type, op->grads, at, count, tile);
+    for (int64_t i = 0; i < count; i++)
+        tile->value[i] = sw_grads_8bit_at(op->grads, at + i);
+    return tile->value;
+}
+
+/* The elements from `at` on that lie in one grain and fit in a tile. */
+static int64_t tile_of(int64_t at, int64_t count) {
+    return sw_min_i64(count, sw_min_i64(SW_TILE_ELEMS, SW_GRAIN_ELEMS - at % SW_GRAIN_ELEMS));
+}
+
+/* Moves momenta towards gradients, as ref/muon.c does. */
+static void approach(const struct sw_update_muon *op, int64_t at, int64_t count, const float *m, float *to) {
+    const sw_vec rest = sw_vec_splat((float)(1.0 - op->muon->momentum));
+    struct sw_tile tile;
+    const float *grads = widen_gradients(op, at, count, &tile);
+    for (int64_t i = 0; i < count; i += SW_LANES) {
+        const sw_vec grad = sw_load_up_to(SW_F32, grads, i, count - i, 0.0f);
+        const sw_vec before = sw_load_up_to(SW_F32, m, i, count - i, 0.0f);
+        sw_store_up_to(SW_F32, to, i, count - i, sw_vec_fma_once(rest, grad * op->muon->grad_scale - before, before));
+    }
+}
+
+static void momentum(const struct sw_update_muon *op, int64_t at, int64_t count) {
+    for (int64_t end = at + count, some; at < end; at += some) {
+        float *m = master_of(op, at) + SW_GRAIN_ELEMS;
+        some = tile_of(at, end - at);
+        approach(op, at, some, m, m);
+    }
+}
+
+static void update(const struct sw_update_muon *op, int64_t at, int64_t count, float *to) {
+    for (int64_t end = at + count, some; at < end; at += some, to += some) {
+        some = tile_of(at, end - at);
+        approach(op, at, some, master_of(op, at) + SW_GRAIN_ELEMS, to);
+    }
+}
+
+static double square_sum(int64_t cols, const float *row) {
+    double sums[SW_MUON_SUMS] = {0.0}, total = 0.0;
+    int64_t i = 0;
+    for (; i + SW_MUON_SUMS <= cols; i += SW_MUON_SUMS)
+        for (int j = 0; j < SW_MUON_SUMS; j++)
+            sums[j] += (double)row[i + j] * (double)row[i + j]; /* the product is exact */
+    for (int j = 0; i + j < cols; j++)
+        sums[j] += (double)row[i + j] * (double)row[i + j];
+    for (int j = 0; j < SW_MUON_SUMS; j++)
+        total += sums[j];
+    return total;
+}
+
+static void scale(int64_t cols, const float *from, double factor, sw_bf16 *to) {
+    for (int64_t i = 0; i < sw_muon_stride(cols); i += SW_LANES) {
+        sw_vec value = i < cols ? sw_load_up_to(SW_F32, from, i, cols - i, 0.0f) : (sw_vec){0};
+        for (int j = 0; j < SW_LANES; j++)
+            value[j] = (float)((double)value[j] * factor);
+        *(sw_vec_half_unaligned *)(to + i) = round_lanes(value);
+    }
+}
+
+static void descend(const struct sw_update_muon *op, int64_t at, int64_t count, const float *x, float decay,
+                    float minus_step) {
+    for (int64_t end = at + count, some; at < end; at += some, x += some) {
+        float *masters = master_of(op, at);
+        some = tile_of(at, end - at);
+        for (int64_t i = 0; i < some; i += SW_LANES) {
+            const sw_vec before = sw_load_up_to(SW_F32, masters, i, some - i, 0.0f) * decay;
+            const sw_vec step = sw_load_up_to(SW_F32, x, i, some - i, 0.0f);
+            sw_store_up_to(SW_F32, masters, i, some - i, sw_vec_fma_once(sw_vec_splat(minus_step), step, before));
+        }
+    }
+}
+
+static void weights(const struct sw_update_muon *op, int64_t at, int64_t count) {
+    sw_narrow(op->type, op->weights, at, count, master_of(op, at));
 }
 
 static void share(struct sw_stream *stream, int64_t elems, int64_t items, sw_muon_items do_items, const void *context) {
@@ -182,8 +312,15 @@ static void share(struct sw_stream *stream, int64_t elems, int64_t items, sw_muo
 }
 
 static sw_status update_muon(struct sw_stream *stream, const struct sw_update_muon *args) {
-    const struct sw_muon_products products = {.gram = gram, .product = product, .share = share};
-    sw_muon_update(stream, &products, args);
+    const struct sw_muon_loops loops = {.momentum = momentum,
+                                        .update = update,
+                                        .square_sum = square_sum,
+                                        .scale = scale,
+                                        .product = product,
+                                        .descend = descend,
+                                        .weights = weights,
+                                        .share = share};
+    sw_muon_update(stream, &loops, args);
     return SW_OK;
 }
 

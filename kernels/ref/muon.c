@@ -1,30 +1,88 @@
-/* The products of the Muon update, term by term. */
+/* The loops and products of the Muon update, element by element. */
 #include "kernels/muon.h"
+#include "core/optimizer_format.h"
+#include "core/quant.h"
+#include "core/size.h"
 #include "kernels/ref/ref.h"
 
 #include <math.h>
 
-static void gram(struct sw_stream *stream, int64_t rows, int64_t terms, const float *from, float *to) {
+/* Returns where an element of the call has its master; its momentum lies SW_GRAIN_ELEMS floats behind. */
+static float *master_of(const struct sw_update_muon *op, int64_t at) {
+    return (float *)op->records + at / SW_GRAIN_ELEMS * 2 * SW_GRAIN_ELEMS + at % SW_GRAIN_ELEMS;
+}
+
+/* Returns how far the gradient is from the momentum, times 1 - momentum. */
+static float nearer(const struct sw_update_muon *op, int64_t at, float m) {
+    const float grad =
+        op->grads_format == SW_GRADS_8BIT ? sw_grads_8bit_at(op->grads, at) : sw_dtype_load(op->type, op->grads, at);
+    return fmaf((float)(1.0 - op->muon->momentum), grad * op->muon->grad_scale - m, m);
+}
+
+static void momentum(const struct sw_update_muon *op, int64_t at, int64_t count) {
+    for (int64_t i = at; i < at + count; i++) {
+        float *m = master_of(op, i) + SW_GRAIN_ELEMS;
+        *m = nearer(op, i, *m);
+    }
+}
+
+static void update(const struct sw_update_muon *op, int64_t at, int64_t count, float *to) {
+    for (int64_t i = 0; i < count; i++)
+        to[i] = nearer(op, at + i, master_of(op, at + i)[SW_GRAIN_ELEMS]);
+}
+
+static double square_sum(int64_t cols, const float *row) {
+    double sums[SW_MUON_SUMS] = {0.0}, total = 0.0;
+    for (int64_t i = 0; i < cols; i++)
+        sums[i % SW_MUON_SUMS] += (double)row[i] * (double)row[i]; /* the product is exact */
+    for (int i = 0; i < SW_MUON_SUMS; i++)
+        total += sums[i];
+    return total;
+}
+
+static void scale(int64_t cols, const float *from, double factor, sw_bf16 *to) {
+    for (int64_t i = 0; i < sw_muon_stride(cols); i++)
+        to[i] = i < cols ? sw_muon_round((float)((double)from[i] * factor)) : 0;
+}
+
+/* Returns the sum of an element of a product. */
+static float sum_of(const struct sw_muon_product *p, int64_t row, int64_t col) {
+    const int64_t stride = sw_muon_stride(p->terms), right_stride = sw_muon_stride(p->cols);
+    float sum = 0.0f;
+    for (int64_t i = 0; i < sw_round_up(p->terms, 2); i++) {
+        const int64_t k = i ^ 1; /* of each pair the second term first */
+        const sw_bf16 right = p->right == NULL ? p->left[col * stride + k] : p->right[k * right_stride + col];
+        sum = fmaf(sw_bf16_to_f32(p->left[row * stride + k]), sw_bf16_to_f32(right), sum);
+    }
+    return sum;
+}
+
+static void product(struct sw_stream *stream, const struct sw_muon_product *p) {
+    const int64_t stride = sw_muon_stride(p->cols);
     (void)stream;
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < rows; j++) {
-            float sum = 0.0f;
-            for (int64_t k = 0; k < terms; k++)
-                sum = fmaf(from[i * terms + k], from[j * terms + k], sum);
-            to[i * rows + j] = sum;
+    for (int64_t row = 0; row < p->rows; row++)
+        for (int64_t col = 0; col < stride; col++) {
+            const int64_t at = row * stride + col;
+            const float addend = p->addend == NULL ? 0.0f : sw_bf16_to_f32(p->addend[at]);
+            const float value = col < p->cols ? fmaf(p->factor, sum_of(p, row, col), p->addend_factor * addend) : 0.0f;
+            if (p->to != NULL)
+                p->to[at] = sw_muon_round(value);
+            else
+                p->to_fp32[at] = value;
         }
 }
 
-static void product(struct sw_stream *stream, int64_t rows, int64_t cols, const float *left, const float *right,
-                    float *to) {
-    (void)stream;
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < cols; j++) {
-            float sum = 0.0f;
-            for (int64_t k = 0; k < rows; k++)
-                sum = fmaf(left[i * rows + k], right[k * cols + j], sum);
-            to[i * cols + j] = sum;
-        }
+static void descend(const struct sw_update_muon *op, int64_t at, int64_t count, const float *x, float decay,
+                    float minus_step) {
+    for (int64_t i = 0; i < count; i++) {
+        float *master = master_of(op, at + i);
+        *master = fmaf(minus_step, x[i], *master * decay);
+    }
+}
+
+static void weights(const struct sw_update_muon *op, int64_t at, int64_t count) {
+    for (int64_t i = at; i < at + count; i++)
+        sw_dtype_store(op->type, op->weights, i, *master_of(op, i));
 }
 
 static void share(struct sw_stream *stream, int64_t elems, int64_t items, sw_muon_items run, const void *context) {
@@ -34,8 +92,15 @@ static void share(struct sw_stream *stream, int64_t elems, int64_t items, sw_muo
 }
 
 static sw_status update_muon(struct sw_stream *stream, const struct sw_update_muon *args) {
-    const struct sw_muon_products products = {.gram = gram, .product = product, .share = share};
-    sw_muon_update(stream, &products, args);
+    const struct sw_muon_loops loops = {.momentum = momentum,
+                                        .update = update,
+                                        .square_sum = square_sum,
+                                        .scale = scale,
+                                        .product = product,
+                                        .descend = descend,
+                                        .weights = weights,
+                                        .share = share};
+    sw_muon_update(stream, &loops, args);
     return SW_OK;
 }
 
