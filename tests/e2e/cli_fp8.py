@@ -3,69 +3,48 @@ weights that cross links as one byte each; its runs go on, are evaluated, export
 where nothing multiplies in 8 bits."""
 
 import json
-import os
-import subprocess
 
-from program import SEQ, command, limits, must, numbers_of, read_json, refused, run, scratch_folder, script_test, steps_of, text, write
-from ranks_jobs import threads
+import runs
+from program import SEQ, must, refused, run, script_test
 
-FOLDER = scratch_folder()
-STEPS = 8
-SHAPE = ("--seq", SEQ, "--micro-batch", 2, "--batch-tokens", 8 * SEQ, "--threads", 1, "--chunk-grains", 1)
 PLACES = ("weights=device,grads=device,optimizer=device", "weights=host,grads=host,optimizer=host",
           "weights=nvme,grads=nvme,optimizer=nvme", "weights=host,grads=nvme,optimizer=device:30%/host:30%/nvme,acts=host")
 # The most by which losses may differ from those in bf16, or of other groups of ranks, as a share: some times what was seen.
 NEAR, SAME_SUMS = 5e-3, 1e-3
 
 
-def path(name):
-    return os.path.join(FOLDER, name)
+class Run(runs.Run):
+    data, steps, planned = (runs.text_file(seed=1, characters=60 * SEQ),), 8, 1000
+    shape = ("--seq", SEQ, "--micro-batch", 2, "--batch-tokens", 8 * SEQ, "--threads", 1, "--chunk-grains", 1)
+    flags = ("--warmup", 2, "--device", "cpu", "--precision", "fp8")
 
 
-DATA = write(path("data.txt"), text(1, 60 * SEQ))
+GPT2, LLAMA = ("gpt2-tiny", "--init"), ("llama-tiny", "--init")
 
 
-def train(name, *more, model="gpt2-tiny", precision="fp8", steps=STEPS):
-    return command("train", "--model", model, "--init", "--data", DATA, "--run", path(name), "--steps", steps, "--schedule-steps",
-                   1000, "--warmup", 2, "--device", "cpu", "--precision", precision, *SHAPE, *more)
-
-
-def ended(arguments, ranks=1):
-    done = limits.run(threads(ranks, arguments), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(arguments)}: status {done.returncode}: {done.stderr[-1500:]}")
-    return done
-
-
-def losses_of(name):
-    return [step["loss"] for step in steps_of(path(name))]
-
-
-def farthest(name, other):
-    return max(abs(one / two - 1) for one, two in zip(losses_of(name), losses_of(other), strict=True))
+def farthest(one, other):
+    return max(abs(a / b - 1) for a, b in zip(one.losses(), other.losses(), strict=True))
 
 
 def trainings_are_near_those_in_bf16():
     problems = []
-    for model in ("gpt2-tiny", "llama-tiny"):
-        for precision in ("bf16", "fp8"):
-            ended(train(f"{model}-{precision}", model=model, precision=precision))
-        off = farthest(f"{model}-fp8", f"{model}-bf16")
-        print(f"# {model}: losses differ from those in bf16 by {off:.2e} at most")
+    for model in (GPT2, LLAMA):
+        fp8, bf16 = Run(f"{model[0]}-place-0", "--place", PLACES[0], model=model).once(), Run(f"{model[0]}-bf16", "--precision", "bf16", model=model).train()
+        off = farthest(fp8, bf16)
+        print(f"# {model[0]}: losses differ from those in bf16 by {off:.2e} at most")
         if not 0 < off < NEAR:
-            problems.append(f"{model}: losses differ from those in bf16 by {off}")
-        if losses_of(f"{model}-fp8")[-1] >= losses_of(f"{model}-fp8")[0]:
-            problems.append(f"{model} learns nothing: {losses_of(f'{model}-fp8')}")
+            problems.append(f"{model[0]}: losses differ from those in bf16 by {off}")
+        if fp8.losses()[-1] >= fp8.losses()[0]:
+            problems.append(f"{model[0]} learns nothing: {fp8.losses()}")
     return problems
 
 
 def placements_give_the_same_bits():
     problems = []
-    for model in ("gpt2-tiny", "llama-tiny"):
-        for i, place in enumerate(PLACES):
-            ended(train(f"{model}-place-{i}", "--place", place, *(("--update", "device") if i == 3 else ()), model=model))
-            if numbers_of(path(f"{model}-place-{i}")) != numbers_of(path(f"{model}-place-0")):
-                problems.append(f"{model}, {place}: other bits")
+    for model in (GPT2, LLAMA):
+        numbers = [Run(f"{model[0]}-place-{i}", "--place", place, *(("--update", "device") if i == 3 else ()), model=model).once().numbers()
+                   for i, place in enumerate(PLACES)]
+        problems += [f"{model[0]}, {place}: other bits" for place, found in zip(PLACES, numbers) if found != numbers[0]]
     return problems
 
 
@@ -75,10 +54,9 @@ def weights_cross_links_as_one_byte():
     moved = {}
     for precision in ("bf16", "fp8"):
         for lane, place in (("upload", PLACES[1]), ("nvme_write", "weights=nvme,grads=host,optimizer=host")):
-            name = f"{lane}-{precision}"
-            ended(train(name, "--place", place, "--recompute", "none", "--order", "layer", "--save-every", 1000, model="llama-tiny",
-                        precision=precision))
-            moved[name] = steps_of(path(name))[-2]["bytes"][lane]
+            one = Run(f"{lane}-{precision}", "--place", place, "--recompute", "none", "--order", "layer", "--save-every", 1000,
+                      "--precision", precision, model=LLAMA, steps=3)
+            moved[one.name] = one.train().steps_done()[-2]["bytes"][lane]
     print(f"# bytes of a step: {moved}")
     return [f"{lane} of a step: {moved}" for lane in ("upload", "nvme_write")
             if moved[f"{lane}-fp8"] > 0.8 * moved[f"{lane}-bf16"]]
@@ -86,47 +64,38 @@ def weights_cross_links_as_one_byte():
 
 def ranks_give_the_same_bits():
     """Stages 0 to 3, wherever state lives; tensor groups, with and without tiles, are near."""
-    problems = []
-    for zero in range(4):
-        ended(train(f"zero-{zero}", "--zero", zero, *(("--place", PLACES[2]) if zero % 2 else ())), ranks=2)
-        if numbers_of(path(f"zero-{zero}")) != numbers_of(path("zero-0")):
-            problems.append(f"--zero {zero}: other bits than those of stage 0")
-    for name, model, more, ranks in (("group", "llama-tiny", ("--tensor", 2), 2),
-                                     ("rows", "llama-tiny", ("--tensor", 2, "--sequence-parallel", "yes", "--place", PLACES[1]), 2),
-                                     ("tiles", "gpt2-tiny", ("--tensor", 2, "--tiles", 2, "--zero", 3), 4)):
-        ended(train(name, *more, model=model), ranks=ranks)
-        off = farthest(name, f"{model}-place-0")
+    numbers = [Run(f"zero-{zero}", "--zero", zero, *(("--place", PLACES[2]) if zero % 2 else ()), ranks=2).train().numbers()
+               for zero in range(4)]
+    problems = [f"--zero {zero}: other bits than those of stage 0" for zero in range(4) if numbers[zero] != numbers[0]]
+    for name, model, more, ranks in (("group", LLAMA, ("--tensor", 2), 2),
+                                     ("rows", LLAMA, ("--tensor", 2, "--sequence-parallel", "yes", "--place", PLACES[1]), 2),
+                                     ("tiles", GPT2, ("--tensor", 2, "--tiles", 2, "--zero", 3), 4)):
+        off = farthest(Run(name, *more, model=model, ranks=ranks).train(), Run(f"{model[0]}-place-0", "--place", PLACES[0], model=model).once())
         if off > SAME_SUMS:
             problems.append(f"{name}: losses differ from those of one rank by {off}")
     return problems
 
 
 def runs_go_on_and_leave_fp8():
-    problems, whole, halves = [], path("whole"), path("halves")
-    ended(train("whole", "--place", PLACES[2]))
-    ended(train("halves", steps=STEPS // 2))
-    must("resume", halves, "--steps", STEPS, "--place", PLACES[2])
-    if numbers_of(whole) != numbers_of(halves):
-        problems.append("a run in two halves has other bits")
-    must("verify", halves)
-    must("export", halves, path("model"))
-    seen = [json.loads(must("eval", where, "--data", DATA, "--seq", SEQ, "--json").out)["loss"] for where in (halves, path("model"))]
+    whole, halves = Run("whole", "--place", PLACES[2]).train(), Run("halves", steps=Run.steps // 2).train()
+    halves.resume("--steps", Run.steps, "--place", PLACES[2])
+    problems = [] if whole.numbers() == halves.numbers() else ["a run in two halves has other bits"]
+    must("verify", halves.path())
+    seen = [json.loads(must("eval", where, "--data", *Run.data, "--seq", SEQ, "--json").out)["loss"]
+            for where in (halves.path(), halves.exported())]
     if seen[0] != seen[1]:
         problems.append(f"the run and its export have losses {seen}")
-    must("generate", halves, "--prompt", "a", "--max-tokens", 4)
-    for state in ("8bit", "fp32"):
-        steps = len(steps_of(halves)) + 1
-        must("resume", halves, "--steps", steps, "--optimizer-state", state)
-        if len(steps_of(halves)) != steps or read_json(os.path.join(halves, "run.json"))["settings"]["optimizer_state"] != state:
+    must("generate", halves.path(), "--prompt", "a", "--max-tokens", 4)
+    for steps, state in enumerate(("8bit", "fp32"), Run.steps + 1):
+        halves.resume("--steps", steps, "--optimizer-state", state)
+        if len(halves.steps_done()) != steps or halves.settings()["optimizer_state"] != state:
             problems.append(f"the run did not go on with state in {state}")
     return problems
 
 
 def narrow_state_has_the_same_bits_everywhere():
-    runs = [path(f"narrow-{i}") for i in range(2)]
-    for i in range(2):
-        ended(train(f"narrow-{i}", "--optimizer-state", "8bit", "--place", PLACES[2 * i]))
-    return [] if numbers_of(runs[0]) == numbers_of(runs[1]) else ["with state in 8 bits the bits depend on the placement"]
+    one, other = (Run(f"narrow-{i}", "--optimizer-state", "8bit", "--place", PLACES[2 * i]).train().numbers() for i in range(2))
+    return [] if one == other else ["with state in 8 bits the bits depend on the placement"]
 
 
 def what_cannot_multiply_in_8_bits_is_refused():

@@ -4,13 +4,12 @@ placed and whatever ends the run, and refused where nothing is quantized."""
 import json
 import os
 import signal
-import subprocess
 
-from program import SEQ, command, limits, must, numbers_of, read_json, refused, scratch_folder, script_test, steps_of, text, write
-from ranks_jobs import SHAPE, Job, threads
+import runs
+from program import SEQ, command, must, refused, script_test
+from ranks_jobs import SHAPE, Job
+from runs import path
 
-FOLDER = scratch_folder()
-STEPS = 8
 NVME = ("--place", "weights=host,grads=nvme,optimizer=nvme")
 HOST = ("--place", "weights=host,grads=host,optimizer=host")
 OTHER_SHAPE = ("--seq", SEQ, "--batch-tokens", 24 * SEQ, "--chunk-grains", 1, "--threads", 2, "--precision", "fp32")
@@ -19,28 +18,12 @@ INT8, INT4 = ("--gather", "int8", "--reduce", "int8"), ("--gather", "int8", "--r
 NEAR = 1e-2
 
 
-def path(name):
-    return os.path.join(FOLDER, name)
+class Run(runs.Run):
+    data, steps, planned, shape, ranks = (runs.text_file(seed=1, characters=60 * SEQ),), 8, 1000, SHAPE, 2
+    flags = ("--warmup", 2, "--micro-batch", 2, "--zero", 3)
 
-
-DATA = write(path("data.txt"), text(1, 60 * SEQ))
-
-
-def train(run, *more, steps=STEPS, zero=3, shape=SHAPE):
-    return command("train", "--model", "gpt2-tiny", "--init", "--data", DATA, "--run", path(run), "--steps", steps,
-                   "--schedule-steps", 1000, "--warmup", 2, "--micro-batch", 2, *shape, "--zero", zero, *more)
-
-
-def together(ranks, arguments):
-    done = limits.run(threads(ranks, arguments), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"{ranks} ranks of {' '.join(arguments)}: status {done.returncode}: {done.stderr[-1500:]}")
-    return done
-
-
-def flags_of(run):
-    settings = read_json(os.path.join(path(run), "run.json"))["settings"]
-    return settings["gather"], settings["reduce"]
+    def exchange(self):
+        return self.settings()["gather"], self.settings()["reduce"]
 
 
 def what_is_not_exchanged_is_refused():
@@ -58,55 +41,47 @@ def quantized_trainings_are_near_and_repeat():
     """At stages 1 to 3, on 2 and 4 ranks, with fewer bytes."""
     problems = []
     for ranks in (2, 4):
-        together(ranks, train(f"exact-{ranks}"))
+        exact = Run(f"exact-{ranks}", ranks=ranks).train()
         for flags in (INT8, INT4):
-            runs = [(f"{flags[3]}-{ranks}", (), SHAPE), (f"{flags[3]}-{ranks}-host", HOST, OTHER_SHAPE)]
-            for run, place, shape in runs:
-                together(ranks, train(run, *flags, *place, shape=shape))
-            differ = [abs(one["loss"] / two["loss"] - 1) for one, two in
-                      zip(steps_of(path(runs[0][0])), steps_of(path(f"exact-{ranks}")), strict=True)]
+            one = Run(f"{flags[3]}-{ranks}", *flags, ranks=ranks).train()
+            host = Run(f"{flags[3]}-{ranks}-host", *flags, *HOST, shape=OTHER_SHAPE, ranks=ranks).train()
+            differ = [abs(a / b - 1) for a, b in zip(one.losses(), exact.losses(), strict=True)]
             print(f"# {ranks} ranks, {flags}: losses differ by {max(differ):.2e} at most")
             problems += [] if max(differ) < NEAR else [f"{ranks} ranks, {flags}: losses differ by {differ}"]
-            numbers, exact = numbers_of(path(runs[0][0])), numbers_of(path(f"exact-{ranks}"))
-            if numbers != numbers_of(path(runs[1][0])):
+            if one.numbers() != host.numbers():
                 problems.append(f"{ranks} ranks, {flags}: the bits depend on the placement")
-            if numbers == exact:
+            if one.numbers() == exact.numbers():
                 problems.append(f"{ranks} ranks, {flags}: nothing was quantized")
-            sent = [steps_of(path(name))[-1]["bytes"]["comm"] for name in (runs[0][0], f"exact-{ranks}")]
+            sent = [run.steps_done()[-1]["bytes"]["comm"] for run in (one, exact)]
             if sent[0] > 0.3 * sent[1]:
                 problems.append(f"{ranks} ranks, {flags}: {sent[0]} bytes are sent, and {sent[1]} without")
     nodes = {}
     for name, zero, more in (("all at once", 2, ()), ("nodes of two", 2, ("--ranks-per-node", 2)),
                              ("nodes of two, on NVMe", 3, ("--ranks-per-node", 2, *NVME))):
-        run = "nodes-" + str(len(nodes))
-        together(4, train(run, "--reduce", "int4", *more, zero=zero))
-        nodes[name] = numbers_of(path(run))
+        nodes[name] = Run(f"nodes-{len(nodes)}", "--reduce", "int4", *more, "--zero", zero, ranks=4).train().numbers()
     if nodes["all at once"] == nodes["nodes of two"] or nodes["nodes of two"] != nodes["nodes of two, on NVMe"]:
         problems.append(f"nodes change nothing, or the bits depend on more than they: {nodes}")
     for reduce in ("int8", "int4"):
-        for zero in (1, 2, 3):
-            together(2, train(f"stage-{zero}-{reduce}", "--reduce", reduce, zero=zero))
-        numbers = [numbers_of(path(f"stage-{zero}-{reduce}")) for zero in (1, 2, 3)]
+        numbers = [Run(f"stage-{zero}-{reduce}", "--reduce", reduce, "--zero", zero).train().numbers() for zero in (1, 2, 3)]
         problems += [] if numbers[0] == numbers[1] == numbers[2] else [f"--reduce {reduce}: other bits at another stage"]
     return problems
 
 
 def a_run_that_is_killed_goes_on_with_the_same_bits():
-    job = Job(path("job.log"), 2, train("killed", *INT4, *NVME, steps=1000)).wait_for("step 3/")
+    killed = Run("killed", *INT4, *NVME, steps=1000)
+    job = Job(path("job.log"), 2, command(*killed.words())).wait_for("step 3/")
     for process in job.processes().values():
         os.kill(process, signal.SIGKILL)
     job.end()
-    last = steps_of(path("killed"))[-1]["step"]
-    together(2, command("resume", path("killed"), "--steps", last + 3))
-    together(2, train("unbroken", *INT4, *NVME, steps=last + 3))
-    same = numbers_of(path("killed")) == numbers_of(path("unbroken"))
-    problems = [] if same else ["a run that was killed has other bits than one that was not"]
-    if flags_of("killed") != ("int8", "int4"):
-        problems.append(f"run.json has {flags_of('killed')}")
-    together(2, command("resume", path("killed"), "--steps", last + 4, "--gather", "exact", "--reduce", "int8"))
-    problems += [] if flags_of("killed") == ("exact", "int8") else [f"after a change run.json has {flags_of('killed')}"]
-    problems += refused("one rank", ["resume", path("killed"), "--steps", last + 5], "give --reduce ordered")
-    must("resume", path("killed"), "--steps", last + 5, "--reduce", "ordered")
+    last = killed.steps_done()[-1]["step"]
+    killed.resume("--steps", last + 3, ranks=2)
+    unbroken = Run("unbroken", *INT4, *NVME, steps=last + 3).train()
+    problems = [] if killed.numbers() == unbroken.numbers() else ["a run that was killed has other bits than one that was not"]
+    problems += [] if killed.exchange() == ("int8", "int4") else [f"run.json has {killed.exchange()}"]
+    killed.resume("--steps", last + 4, "--gather", "exact", "--reduce", "int8", ranks=2)
+    problems += [] if killed.exchange() == ("exact", "int8") else [f"after a change run.json has {killed.exchange()}"]
+    problems += refused("one rank", ["resume", killed.path(), "--steps", last + 5], "give --reduce ordered")
+    killed.resume("--steps", last + 5, "--reduce", "ordered")
     return problems
 
 

@@ -7,36 +7,23 @@ import shutil
 import subprocess
 
 import hf_folder
-from program import SEQ, command, limits, must, read_json, refused, scratch_folder, script_test, text, write
-from ranks_jobs import SHAPE, far, mpirun, threads
+import program
+import runs
+from program import SEQ, command, limits, must, read_json, refused, script_test, write
+from ranks_jobs import SHAPE, far, mpirun
+from runs import path
 
-FOLDER = scratch_folder()
 STEPS = 4
 NVME = "weights=host,grads=nvme,optimizer=nvme"
 
 
-def path(name):
-    return os.path.join(FOLDER, name)
-
-
-DATA = write(path("data.txt"), text(1, 60 * SEQ))
-
-
-def train(name, steps, *more, model="gpt2-tiny"):
-    return command("train", "--model", model, "--init", "--data", DATA, "--run", path(name), "--steps", steps,
-                   "--schedule-steps", 3 * STEPS, "--warmup", 2, "--micro-batch", 2, *SHAPE, *more)
-
-
-def together(ranks, arguments):
-    done = limits.run(threads(ranks, arguments), stdin=subprocess.DEVNULL,
-                          capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"{ranks} ranks of {' '.join(arguments)}: status {done.returncode}: {done.stderr[-1500:]}")
-    return done
+class Run(runs.Run):
+    data, steps, planned, shape = (runs.text_file(seed=1, characters=60 * SEQ),), STEPS, 3 * STEPS, SHAPE
+    flags = ("--warmup", 2, "--micro-batch", 2)
 
 
 def resume(ranks, name, steps, *more):
-    together(ranks, command("resume", path(name), "--steps", steps, *more))
+    return must("resume", path(name), "--steps", steps, *more, ranks=ranks)
 
 
 def exported(name, to):
@@ -49,7 +36,7 @@ def report(*arguments):
 
 
 def what_is_read(name):
-    return (report("eval", path(name), "--data", DATA, "--tokens", 500)["loss"],
+    return (report("eval", path(name), "--data", *Run.data, "--tokens", 500)["loss"],
             report("verify", path(name))["grains"], must("generate", path(name), "--prompt", "a", "--max-tokens", 5, "--temperature", 0).out)
 
 
@@ -57,11 +44,9 @@ def stores_of_another_run_stay():
     """A run is not resumed into places that hold the stores of another run, which stay."""
     drive = path("for-two-runs")
     os.mkdir(drive)
-    together(1, train("first", STEPS, "--nvme", drive, "--place", NVME))
-    together(2, train("second", STEPS, "--nvme", drive, "--place", NVME))
-    done = limits.run(threads(2, command("resume", path("first"), "--steps", STEPS + 1)), stdin=subprocess.DEVNULL,
-                          capture_output=True, text=True, check=False)
-    problems = [] if done.returncode != 0 and done.stderr.count("exists already") == 1 else [f"not refused: {done.stderr[-1500:]}"]
+    Run("first", "--nvme", drive, "--place", NVME).train()
+    Run("second", "--nvme", drive, "--place", NVME, ranks=2).train()
+    problems = refused("two ranks", ["resume", path("first"), "--steps", STEPS + 1], "exists already", ranks=2)
     resume(1, "first", STEPS + 1)
     resume(2, "second", STEPS + 1)
     return problems
@@ -71,7 +56,7 @@ def exports_on_the_way_are_of_all_ranks():
     problems = []
     for ranks, flags in ((1, ()), (2, ("--zero", 3, "--place", NVME)), (3, ("--zero", 1)), (2, ("--zero", 0))):
         name = f"exporting-{ranks}-{len(flags)}-{flags[1:2]}"
-        together(ranks, train(name, STEPS, "--export-every", STEPS, "--val", "10%", *flags))
+        Run(name, "--export-every", STEPS, "--val", "10%", *flags, ranks=ranks).train()
         written = os.path.join(path(name), "exports", f"step-{STEPS}", "model.safetensors")
         if not filecmp.cmp(written, exported(name, name + "-out"), shallow=False):
             problems.append(f"{ranks} ranks, {flags}: the export of the last step is not what was saved")
@@ -80,7 +65,7 @@ def exports_on_the_way_are_of_all_ranks():
 
 def any_number_of_ranks_has_the_same_state():
     problems = []
-    together(2, train("moving", STEPS, "--place", NVME))
+    Run("moving", "--place", NVME, ranks=2).train()
     first, read = exported("moving", "export-2"), what_is_read("moving")
     for ranks in (3, 1, 4, 2):
         resume(ranks, "moving", STEPS)
@@ -96,8 +81,8 @@ def any_number_of_ranks_has_the_same_state():
 
 
 def training_goes_on_as_on_one_rank():
-    together(1, train("one", 3 * STEPS))
-    together(2, train("changing", STEPS, "--zero", 0))
+    Run("one", steps=3 * STEPS).train()
+    Run("changing", "--zero", 0, ranks=2).train()
     resume(3, "changing", 2 * STEPS, "--zero", 3, "--place", NVME)
     resume(1, "changing", 3 * STEPS)
     return far("2, 3 and 1 ranks", path("changing"), path("one"))
@@ -106,7 +91,7 @@ def training_goes_on_as_on_one_rank():
 def units_of_several_pieces_change_ranks():
     """A block of 19 grains, of which each rank keeps all, is copied in two pieces."""
     model = hf_folder.make(path("wide"), hf_folder.config(n_embd=160, n_layer=1, n_head=4), None)
-    together(2, train("pieces", STEPS, "--zero", 0, model=model))
+    Run("pieces", "--zero", 0, model=(model, "--init"), ranks=2).train()
     first = exported("pieces", "pieces-2")
     resume(3, "pieces", STEPS, "--zero", 0)
     same = filecmp.cmp(first, exported("pieces", "pieces-3"), shallow=False)
@@ -128,7 +113,7 @@ def with_store_of(name, rank, other):
 
 def readers_take_the_newest_step_of_all_ranks():
     """A kill between the commits of ranks leaves a store a step ahead. Nobody reads two steps as one."""
-    together(3, train("even", STEPS, "--place", NVME))
+    Run("even", "--place", NVME, ranks=3).train()
     wanted, problems = exported("even", "even-out"), []
     for name, steps, save in (("ahead", 1, ()), ("far-ahead", 2, ()), ("rare", 2, ("--place", "optimizer=host", "--save-every", 100))):
         shutil.copytree(path("even"), path(name))
@@ -145,16 +130,15 @@ def readers_take_the_newest_step_of_all_ranks():
 
 def stores_of_two_copies_are_not_mixed():
     """Both have the step, and each its own commit of it: a resume on as many ranks or on others compares them."""
-    together(3, train("first-copy", STEPS, "--place", NVME))
+    Run("first-copy", "--place", NVME, ranks=3).train()
     shutil.copytree(path("first-copy"), path("second-copy"))
     for name in ("first-copy", "second-copy"):
         resume(3, name, STEPS + 1)
     mixed, problems = path(with_store_of("first-copy", 1, "second-copy")), []
     for ranks in (3, 2):
-        done = limits.run(threads(ranks, command("resume", mixed, "--steps", STEPS + 2)), stdin=subprocess.DEVNULL,
-                          capture_output=True, text=True, check=False)
-        if done.returncode == 0 or "give each rank the store that the run has of it" not in done.stderr:
-            problems.append(f"{ranks} ranks: status {done.returncode}: {done.stderr[-1500:]}")
+        ended = program.run("resume", mixed, "--steps", STEPS + 2, ranks=ranks)
+        if ended.code == 0 or "give each rank the store that the run has of it" not in ended.err:
+            problems.append(f"{ranks} ranks: status {ended.code}: {ended.err[-1500:]}")
         problems += [] if len(os.listdir(mixed)) == len(os.listdir(path("first-copy"))) else [f"{ranks} ranks: {os.listdir(mixed)}"]
     return problems
 
@@ -165,9 +149,8 @@ def what_differs_between_machines_is_refused():
     for number in range(2):
         os.makedirs(path(f"machine-{number}"))
         hf_folder.make(os.path.join(path(f"machine-{number}"), "model"), hf_folder.config(), hf_folder.safetensors(hf_folder.tensors(3 + number)))
-    arguments = train("different", STEPS, "--freeze", "blocks:0", model="model")
-    arguments.remove("--init")
-    together(2, train("before", STEPS))
+    arguments = command(*Run("different", "--freeze", "blocks:0", model=("model",)).words())
+    Run("before", ranks=2).train()
     for what, parts, words in (
             ("weights", [(1, arguments, path(f"machine-{number}")) for number in range(2)], "loaded different weights"),
             ("--previous", [(1, command("resume", path("before"), *more), path("machine-0")) for more in ((), ("--previous",))],
@@ -192,13 +175,13 @@ def the_folder_of_a_run_is_one_for_all_ranks():
         right = done.returncode != 0 and len(said) == 1 and "all ranks share" in said[0]
         return [] if right else [f"{what}: status {done.returncode}: {done.stderr[-1500:]}"]
 
-    arguments = train("unseen", STEPS)
+    arguments = command(*Run("unseen").words())
     arguments[arguments.index(path("unseen"))] = "unseen"
     problems += refused("a new run", arguments)
     problems += [f"{name} is left" for name in os.listdir(here) + os.listdir(there)]
-    together(2, train("here/seen", STEPS))
+    Run("here/seen", ranks=2).train()
     problems += refused("a resume", command("resume", "seen"))
-    together(2, train("there/seen", STEPS))
+    Run("there/seen", ranks=2).train()
     return problems + refused("a resume of two runs", command("resume", "seen"))
 
 
@@ -206,7 +189,7 @@ def ranks_may_be_given_drives_of_their_own():
     """Unlike each other: each goes on with what it had, also where the next start does not name them."""
     for name in ("fast", "large"):
         os.mkdir(path(name))
-    parts = [(1, train("given", STEPS, "--nvme", path(name))) for name in ("fast", "large")]
+    parts = [(1, command(*Run("given", "--nvme", path(name)).words())) for name in ("fast", "large")]
     done = limits.run(mpirun(*parts), stdin=subprocess.DEVNULL, capture_output=True, text=True,
                           check=False)
     resume(2, "given", STEPS + 1)
@@ -219,13 +202,13 @@ def stores_over_several_drives_change_ranks():
     drives, other, problems = [path("striped-1"), path("striped-2")], path("striped-3"), []
     for drive in (*drives, other):
         os.mkdir(drive)
-    together(1, train("striped", STEPS, "--nvme", drives[0], "--nvme", drives[1]))
+    Run("striped", "--nvme", drives[0], "--nvme", drives[1]).train()
     changes = ((2, ["rank-0-of-2", "rank-1-of-2"], ()), (1, ["store.spillway"], ()), (2, [], ("--nvme", other)))
     for more, (ranks, wanted, where) in enumerate(changes, 1):
-        done = together(ranks, command("resume", path("striped"), "--steps", STEPS + more, *where))
+        done = resume(ranks, "striped", STEPS + more, *where)
         problems += [f"{ranks} ranks: {drive} has {os.listdir(drive) if os.path.exists(drive) else 'gone'}" for drive in drives
                      if not os.path.exists(drive) or sorted(os.listdir(drive)) != wanted]
-        problems += [f"{ranks} ranks: {done.stderr}"] if "cannot be removed" in done.stderr else []
+        problems += [f"{ranks} ranks: {done.err}"] if "cannot be removed" in done.err else []
     return problems
 
 
@@ -233,9 +216,9 @@ def drives_of_ranks_are_named_by_their_numbers():
     problems = []
     for rank in range(3):
         os.mkdir(path(f"drive{rank}"))
-    together(2, train("drives", STEPS, "--nvme", path("drive{local_rank}") + ":1GiB", "--durability", "none"))
+    Run("drives", "--nvme", path("drive{local_rank}") + ":1GiB", "--durability", "none", ranks=2).train()
     resume(3, "drives", STEPS + 2)
-    found = sorted(os.path.relpath(where, FOLDER) for where, _, files in os.walk(FOLDER)
+    found = sorted(os.path.relpath(where, path()) for where, _, files in os.walk(path())
                    if "store.spillway" in files and "drive" in where)
     if found != [f"drive{rank}/rank-{rank}-of-3" for rank in range(3)]:
         problems.append(f"three ranks have stores in {found}")

@@ -10,11 +10,11 @@ import struct
 import subprocess
 
 import preference_pairs
-from program import (command, differences, limits, mark, must, numbers_of, scratch_folder, script_test, steps_of, text, tree,
-                     write)
-from ranks_jobs import far, mpirun, threads
+import runs
+from program import command, differences, limits, must, numbers_of, script_test, text, tree, write
+from ranks_jobs import far, mpirun
+from runs import path
 
-FOLDER = scratch_folder()
 # Steps of trainings that are compared by their losses and by their bits, and of those that change their groups on the way. The
 # gradients of an adapter's first matrix are 0 in step 1, so what they change shows in step 3.
 STEPS, FEW, LONG, TOLERANCE = 4, 3, 12, 1e-5
@@ -48,10 +48,6 @@ OTHERS = {
 ADAPTERS = ("--lora", 4, "--lora-targets", "attention", "--lora-dropout", 0.3, "--lr", 3e-3, "--modules-to-save", "gate")
 
 
-def path(*names):
-    return os.path.join(FOLDER, *names)
-
-
 DATA = write(path("data.bin"), array.array("H", list(text(1, 120 * SEQ).encode())).tobytes())
 PROMPT = write(path("prompt.bin"), array.array("H", list(b"the text")).tobytes())
 for family, fields in (CONFIGS | OTHERS).items():
@@ -59,31 +55,13 @@ for family, fields in (CONFIGS | OTHERS).items():
     write(path(family, "config.json"), json.dumps(fields))
 
 
-def train(name, *more, model="mixtral", steps=STEPS, precision="fp32"):
-    return command("train", "--model", path(model), "--init", "--data", DATA, "--run", path(name), "--steps", steps,
-                   "--schedule-steps", 50, "--warmup", 5, "--seq", SEQ, "--micro-batch", 1, "--batch-tokens", SEQUENCES * SEQ,
-                   "--chunk-grains", 1, "--threads", 1, "--precision", precision, *more)
+class Run(runs.Run):
+    data, steps, planned = (DATA,), STEPS, 50
+    shape = ("--seq", SEQ, "--micro-batch", 1, "--batch-tokens", SEQUENCES * SEQ, "--chunk-grains", 1, "--threads", 1)
+    flags = ("--warmup", 5, "--precision", "fp32")
 
-
-def started(ranks, arguments):
-    return limits.run(threads(ranks, arguments), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-
-
-def together(ranks, arguments):
-    done = started(ranks, arguments)
-    if done.returncode != 0:
-        raise RuntimeError(f"{ranks} ranks of {' '.join(map(str, arguments))}: status {done.returncode}: {done.stderr[-1500:]}")
-    return done
-
-
-def refused(what, ranks, arguments, *words):
-    """One rank says in one line why all end, and nothing is changed."""
-    before = tree(FOLDER, mark)
-    done = started(ranks, arguments)
-    said = [line for line in done.stderr.splitlines() if line.startswith("spillway ")]
-    right = done.returncode != 0 and len(said) == 1 and all(word in said[0] for word in words)
-    problems = [] if right else [f"{what}: status {done.returncode}, lacks one of {words}: {done.stderr[-1500:]}"]
-    return problems + [f"{what}: {name} was changed" for name in differences(before, tree(FOLDER, mark))]
+    def __init__(self, name, *flags, family="mixtral", **members):
+        super().__init__(name, *flags, **{"model": (path(family), "--init"), **members})
 
 
 def is_step(line):
@@ -99,11 +77,11 @@ def groups_train_as_one_rank_does():
     for model in CONFIGS:
         for what, flags in ways if model == "mixtral" else ways[:1]:
             one = f"{model}-{what}-1"
-            together(1, train(one, *flags, model=model))
+            Run(one, *flags, family=model).train()
             # Two groups of two have the exchanges of one, and those between groups.
             for ranks, group in ((2, 2), (4, 2), (4, 4)) if what == "all" else ((4, 2), (4, 4)):
                 name = f"{model}-{what}-{ranks}-{group}"
-                together(ranks, train(name, *flags, "--tensor", group, model=model))
+                Run(name, *flags, "--tensor", group, family=model, ranks=ranks).train()
                 problems += far(name, path(name), path(one), tolerance=TOLERANCE)
     return problems
 
@@ -119,7 +97,7 @@ def expert_groups_train_as_one_rank_does():
     for model in CONFIGS:
         for what, flags in ways if model == "mixtral" else ways[:1]:
             one = f"{model}-{what}-one"
-            together(1, train(one, *flags, model=model))
+            Run(one, *flags, family=model).train()
             # The ranks of a tensor group of four share the key-value heads of qwen3.
             sizes = ((2, 2, 1), (4, 2, 1), (4, 4, 1), (4, 2, 2)) if model == "mixtral" else ((4, 2, 1), (8, 2, 4))
             # The number of groups does not change what is trained: the first way has every size.
@@ -127,7 +105,7 @@ def expert_groups_train_as_one_rank_does():
                 sizes = ((4, 2, 1), (4, 4, 1)) if what in ("base", "all-adapters") else ((4, 4, 1), (4, 2, 2))
             for ranks, group, tensor in sizes:
                 name = f"{model}-{what}-{ranks}-experts-{group}-{tensor}"
-                together(ranks, train(name, *flags, "--experts", group, "--tensor", tensor, model=model))
+                Run(name, *flags, "--experts", group, "--tensor", tensor, family=model, ranks=ranks).train()
                 problems += far(name, path(name), path(one), tolerance=TOLERANCE)
     return problems
 
@@ -138,28 +116,28 @@ def shared_experts_sinks_and_biases_are_cut():
     for model in OTHERS:
         for what, flags in (("plain", ()), ("lora", ("--lora", 4, "--lr", 3e-3))):
             name = f"{model}-{what}"
-            together(1, train(name, *flags, model=model))
+            Run(name, *flags, family=model).train()
             for ranks, *groups in ((4, "--tensor", 2), (4, "--tensor", 4), (4, "--experts", 2)):
                 cut = f"{name}{''.join(map(str, groups))}"
-                together(ranks, train(cut, *flags, *groups, model=model))
+                Run(cut, *flags, *groups, family=model, ranks=ranks).train()
                 problems += far(cut, path(cut), path(name), tolerance=TOLERANCE)
                 if what == "plain" or groups[0] == "--experts":
                     away = ("--zero", 3, "--place", EVERYTHING_AWAY, "--recompute", "all")
-                    together(ranks, train(cut + "-away", *flags, *groups, *away, model=model))
+                    Run(cut + "-away", *flags, *groups, *away, family=model, ranks=ranks).train()
                     problems += [] if numbers_of(path(cut)) == numbers_of(path(cut + "-away")) else [f"{cut}: other bits at another stage"]
         cut = f"{model}-plain--experts2"
         must("export", path(cut), path("cut-out"))
-        together(2, command("resume", path(cut), "--experts", 1, "--tensor", 2))
+        must("resume", path(cut), "--experts", 1, "--tensor", 2, ranks=2)
         must("verify", path(cut))
         must("export", path(cut), path("cut-back"))
         problems += [f"{cut}: {name} of the export differs" for name in differences(tree(path("cut-out")), tree(path("cut-back")))]
         for ranks, run, *groups in ((2, cut), (1, f"{model}-plain")):
-            together(ranks, command("resume", path(run), "--steps", STEPS + 2))
+            must("resume", path(run), "--steps", STEPS + 2, ranks=ranks)
         problems += far(cut, path(cut), path(f"{model}-plain"), is_step, TOLERANCE)
         for name in ("cut-out", "cut-back"):
             shutil.rmtree(path(name))
-        say = command("generate", path(cut), "--tokens", PROMPT, "--max-tokens", 20, "--temperature", 0, "--precision", "fp32", "--threads", 1)
-        texts = {ranks: together(ranks, say).stdout for ranks in (1, 4)}
+        say = ("generate", path(cut), "--tokens", PROMPT, "--max-tokens", 20, "--temperature", 0, "--precision", "fp32", "--threads", 1)
+        texts = {ranks: must(*say, ranks=ranks).out for ranks in (1, 4)}
         if len(set(texts.values())) != 1 or len(texts[1].split()) < 20:
             problems.append(f"{model}: ranks write other texts: {texts}")
     return problems
@@ -176,9 +154,8 @@ def expert_groups_learn_preferences():
         for ranks, *groups in ((1,), (2, "--experts", 2), (4, "--experts", 2, "--zero", 0),
                                (4, "--experts", 2, "--zero", 3, "--place", EVERYTHING_AWAY), (4, "--experts", 2, "--tensor", 2)):
             name = f"pairs-{what}-{ranks}-{len(groups)}{'-both' if '--tensor' in groups else ''}"
-            together(ranks, command("train", "--model", path("chatty"), "--init", "--dpo", "--data", pairs, "--run", path(name), "--steps", FEW,
-                                    "--seq", preference_pairs.SEQ, "--micro-batch", 2, "--batch-tokens", 16 * preference_pairs.SEQ, "--lr", 2e-3,
-                                    "--warmup", 0, "--precision", "fp32", "--threads", 1, "--chunk-grains", 1, *flags, *groups))
+            Run(name, "--dpo", "--seq", preference_pairs.SEQ, "--micro-batch", 2, "--batch-tokens", 16 * preference_pairs.SEQ, "--lr", 2e-3,
+                "--warmup", 0, *flags, *groups, family="chatty", data=(pairs,), steps=FEW, planned=FEW, ranks=ranks).train()
             problems += far(name, path(name), path(f"pairs-{what}-1-0"), tolerance=TOLERANCE)
             numbers.append(numbers_of(path(name)))
         problems += [] if numbers[-2] == numbers[-3] else [f"{what}: other bits at another stage"]
@@ -189,19 +166,19 @@ def processes_have_the_bits_of_threads():
     """A job of one group, of two, and of one of tensor groups, by mpirun, which moves the rows by MPI."""
     problems = []
     for ranks, flags in ((2, ()), (4, ("--zero", 3, "--place", EVERYTHING_AWAY)), (4, ("--tensor", 2))):
-        names = [f"processes-{ranks}-{len(flags)}", f"threads-{ranks}-{len(flags)}"]
-        for name, words in zip(names, (mpirun((ranks, train(names[0], "--experts", 2, *flags, steps=FEW))),
-                                       threads(ranks, train(names[1], "--experts", 2, *flags, steps=FEW)))):
-            done = limits.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-            problems += [] if done.returncode == 0 else [f"{name}: status {done.returncode}: {done.stderr[-1500:]}"]
-        if not problems and numbers_of(path(names[0])) != numbers_of(path(names[1])):
+        processes, threads = (Run(f"{kind}-{ranks}-{len(flags)}", "--experts", 2, *flags, steps=FEW, ranks=ranks)
+                              for kind in ("processes", "threads"))
+        done = limits.run(mpirun((ranks, command(*processes.words()))), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            problems.append(f"{processes.name}: status {done.returncode}: {done.stderr[-1500:]}")
+        elif processes.numbers() != threads.train().numbers():
             problems.append(f"{ranks} processes have other bits than threads")
     return problems
 
 
 def all_tokens_on_the_experts_of_one_rank():
     """A router of zeros chooses the first experts for every token, all of which the first rank has."""
-    together(1, train("even", "--lr", 1e-300, "--min-lr", 0, steps=1))
+    Run("even", "--lr", 1e-300, "--min-lr", 0, steps=1).train()
     must("export", path("even"), path("idle"))
     weights = path("idle", "model.safetensors")
     with open(weights, "r+b") as file:
@@ -212,17 +189,15 @@ def all_tokens_on_the_experts_of_one_rank():
                 file.seek(8 + size + begin)
                 file.write(bytes(end - begin))
     for ranks in (1, 4):
-        together(ranks, command("train", "--model", path("idle"), "--data", DATA, "--run", path(f"idle-{ranks}"), "--steps", FEW, "--lr", 3e-3,
-                                "--freeze", "*.gate.weight", "--seq", SEQ, "--micro-batch", 1, "--batch-tokens", SEQUENCES * SEQ, "--threads", 1,
-                                "--precision", "fp32", "--experts", ranks))
+        Run(f"idle-{ranks}", "--lr", 3e-3, "--warmup", 0, "--freeze", "*.gate.weight", "--experts", ranks, model=(path("idle"),), steps=FEW, ranks=ranks).train()
     return far("idle experts", path("idle-4"), path("idle-1"), tolerance=TOLERANCE)
 
 
 def a_base_of_expert_groups_is_rounded_anew():
     """The scales of a base in nf4 are those of a rank's experts: eval and a resume by one rank say so, and losses stay near."""
     flags = (*ADAPTERS, "--base-format", "nf4")
-    together(2, train("rounded", *flags, "--experts", 2, steps=FEW))
-    together(1, train("rounded-one", *flags, steps=FEW + 2))
+    Run("rounded", *flags, "--experts", 2, steps=FEW, ranks=2).train()
+    Run("rounded-one", *flags, steps=FEW + 2).train()
     read = must("eval", path("rounded"), "--data", DATA, "--seq", SEQ, "--threads", 1).err
     told = [must("resume", path("rounded"), "--steps", FEW + more, *groups).err.count("rounded anew")
             for more, *groups in ((1, "--experts", 1), (2,))]
@@ -266,7 +241,7 @@ def stages_and_placements_give_the_same_bits():
         # Another order of micro-batches adds to a tied table in another order, as it does without groups.
         for model in CONFIGS if (kind, group) == ("--tensor", 4) or (group == 2 and what in ("device", "away")) else ("mixtral",):
             name = f"bits-{model}-{ranks}{kind}-{group}-{what}"
-            together(ranks, train(name, *flags, kind, group, model=model, steps=FEW))
+            Run(name, *flags, kind, group, family=model, steps=FEW, ranks=ranks).train()
             key = (kind, model, ranks, group, what.startswith("both"), "narrow" in what, what.startswith("adapted"))
             if numbers.setdefault(key, numbers_of(path(name))) != numbers_of(path(name)):
                 problems.append(f"{name}: other bits than another stage or placement")
@@ -277,47 +252,47 @@ def stages_and_placements_give_the_same_bits():
 def runs_resume_in_other_groups():
     """Losses go on as those of one rank, and a run that changes twice between two steps goes on with the same bits."""
     problems = []
-    together(1, train("steady", model="qwen3", steps=LONG))
-    together(2, train("moved", "--tensor", 2, model="qwen3", steps=3))
+    Run("steady", family="qwen3", steps=LONG).train()
+    Run("moved", "--tensor", 2, family="qwen3", steps=3, ranks=2).train()
     shutil.copytree(path("moved"), path("back"))
     must("export", path("moved"), path("moved-out"))
     for ranks, group in ((4, 4), (1, 1)):
-        together(ranks, command("resume", path("back"), "--tensor", group))
+        must("resume", path("back"), "--tensor", group, ranks=ranks)
         must("verify", path("back"))
         must("export", path("back"), path("back-out"))
         problems += [f"--tensor {group}: {name} of the export differs" for name in differences(tree(path("moved-out")), tree(path("back-out")))]
         shutil.rmtree(path("back-out"))
     for name, flags in (("back", ("--tensor", 2)), ("moved", ())):
-        together(2, command("resume", path(name), *flags, "--steps", 6))
+        must("resume", path(name), *flags, "--steps", 6, ranks=2)
     if numbers_of(path("back")) != numbers_of(path("moved")):
         problems.append("other bits by way of other groups")
     for steps, (ranks, *flags) in ((8, (4, "--tensor", 4, "--place", EVERYTHING_AWAY)), (10, (4, "--tensor", 2, "--zero", 3)), (12, (1, "--tensor", 1))):
-        together(ranks, command("resume", path("moved"), "--steps", steps, *flags))
+        must("resume", path("moved"), "--steps", steps, *flags, ranks=ranks)
     return problems + far("groups that change", path("moved"), path("steady"), is_step, TOLERANCE)
 
 
 def runs_resume_in_other_expert_groups():
     """A run goes on by way of whole layers and of tensor groups, too."""
     problems = []
-    together(1, train("steady-experts", steps=LONG))
-    together(2, train("shared", "--experts", 2, steps=3))
+    Run("steady-experts", steps=LONG).train()
+    Run("shared", "--experts", 2, steps=3, ranks=2).train()
     shutil.copytree(path("shared"), path("shared-back"))
     must("export", path("shared"), path("shared-out"))
     for ranks, flags in ((4, ("--experts", 4)), (8, ("--experts", 4, "--tensor", 2)), (8, ("--experts", 2, "--tensor", 4)),
                          (1, ("--experts", 1, "--tensor", 1)), (8, ("--experts", 2, "--tensor", 2)), (2, ("--tensor", 1))):
-        together(ranks, command("resume", path("shared-back"), *flags))
+        must("resume", path("shared-back"), *flags, ranks=ranks)
         must("verify", path("shared-back"))
         must("export", path("shared-back"), path("back-out"))
         problems += [f"{flags}: {name} of the export differs" for name in differences(tree(path("shared-out")), tree(path("back-out")))]
         shutil.rmtree(path("back-out"))
     for name in ("shared-back", "shared"):
-        together(2, command("resume", path(name), "--steps", 6))
+        must("resume", path(name), "--steps", 6, ranks=2)
     if numbers_of(path("shared-back")) != numbers_of(path("shared")):
         problems.append("other bits by way of other groups")
     for steps, (ranks, *flags) in ((8, (4, "--experts", 4, "--place", EVERYTHING_AWAY)), (9, (2, "--experts", 1, "--tensor", 2)),
                                    (10, (4, "--experts", 2, "--tensor", 1, "--zero", 3)), (11, (8, "--tensor", 2, "--zero", 3)),
                                    (12, (1, "--experts", 1, "--tensor", 1))):
-        together(ranks, command("resume", path("shared"), "--steps", steps, *flags))
+        must("resume", path("shared"), "--steps", steps, *flags, ranks=ranks)
     return problems + far("groups that change", path("shared"), path("steady-experts"), is_step, TOLERANCE)
 
 
@@ -326,10 +301,10 @@ def adapters_of_shared_out_experts_are_read_whole():
     problems = []
     for model, group in (("mixtral", 4), ("gptoss", 2)):
         run, out, again = path(f"adapted-{model}"), path("adapted-out"), path("adapted-again")
-        together(2, train(run, "--experts", 2, "--lora", 4, "--lr", 3e-3, model=model, steps=FEW))
+        Run(run, "--experts", 2, "--lora", 4, "--lr", 3e-3, family=model, steps=FEW, ranks=2).train()
         must("export", run, out)
         for ranks, *flags in ((4, "--experts", group), (2, "--experts", 1, "--tensor", 2), (1, "--tensor", 1)):
-            together(ranks, command("resume", run, *flags))
+            must("resume", run, *flags, ranks=ranks)
             must("verify", run)
             must("export", run, again)
             problems += [f"{model}, {flags}: {name} of the export differs" for name in differences(tree(out), tree(again))]
@@ -350,21 +325,21 @@ def runs_of_groups_are_read_whole():
         # The layout of the stores is that of the groups, whatever the model: the second has every other one.
         for ranks, flags in ways if model == "mixtral" else ways[::2]:
             name = f"read-{model}-{ranks}{flags[:3]}"
-            together(ranks, train(name, "--lr", 1e-300, "--min-lr", 0, *flags, model=model, steps=2))
+            Run(name, "--lr", 1e-300, "--min-lr", 0, *flags, family=model, steps=2, ranks=ranks).train()
             must("export", path(name), path(name + "-out"))
             with open(path(name + "-out", "model.safetensors"), "rb") as file:
                 found = file.read()
             if exports.setdefault(model, found) != found:
                 problems.append(f"{name}: another export than one rank's")
-    together(4, train("spoken", "--experts", 2, "--tensor", 2, "--lr", 3e-3, "--export-every", 20, steps=20))
+    Run("spoken", "--experts", 2, "--tensor", 2, "--lr", 3e-3, "--export-every", 20, steps=20, ranks=4).train()
     must("export", path("spoken"), path("spoken-out"))
     problems += [f"{name} of the run's own export differs" for name in differences(tree(path("spoken", "exports", "step-20")), tree(path("spoken-out")))]
-    say = command("generate", path("spoken"), "--tokens", PROMPT, "--max-tokens", 30, "--temperature", 0, "--precision", "fp32", "--threads", 1)
-    rate = command("eval", path("spoken"), "--data", DATA, "--seq", SEQ, "--precision", "fp32", "--threads", 1, "--json")
-    texts = {ranks: together(ranks, say).stdout for ranks in (1, 2, 4)}
+    say = ("generate", path("spoken"), "--tokens", PROMPT, "--max-tokens", 30, "--temperature", 0, "--precision", "fp32", "--threads", 1)
+    rate = ("eval", path("spoken"), "--data", DATA, "--seq", SEQ, "--precision", "fp32", "--threads", 1, "--json")
+    texts = {ranks: must(*say, ranks=ranks).out for ranks in (1, 2, 4)}
     if len(set(texts.values())) != 1 or len(texts[1].split()) < 30:
         problems.append(f"ranks write other texts: {texts}")
-    losses = [json.loads(together(ranks, [*rate, *flags]).stdout)["loss"] for ranks, flags in ((1, ()), (2, ("--tensor", "2")), (4, ("--tensor", "4")))]
+    losses = [json.loads(must(*rate, *flags, ranks=ranks).out)["loss"] for ranks, flags in ((1, ()), (2, ("--tensor", "2")), (4, ("--tensor", "4")))]
     if max(losses) - min(losses) > TOLERANCE * losses[0]:
         problems.append(f"losses of an evaluation: {losses}")
     return problems
@@ -373,36 +348,37 @@ def runs_of_groups_are_read_whole():
 def groups_that_experts_do_not_fit_are_refused():
     os.mkdir(path("narrow"))
     write(path("narrow", "config.json"), json.dumps({**CONFIGS["mixtral"], "intermediate_size": 54}))
-    problems = refused("columns", 4, train("none", "--tensor", 4, model="narrow"), "--tensor 4", "54 columns of the model's experts",
-                       "nearest that fits is 2")
-    problems += refused("tiles", 2, train("none", "--tensor", 2, "--tiles", 2), "--tiles 2", "whose blocks have experts")
-    return problems + refused("fp8", 2, train("none", "--tensor", 2, "--optimizer-state", "bf16", precision="fp8"), "--precision fp8", "experts")
+    return [*Run("none", "--tensor", 4, family="narrow", ranks=4).refused("--tensor 4", "54 columns of the model's experts",
+                                                                         "nearest that fits is 2"),
+            *Run("none", "--tensor", 2, "--tiles", 2, ranks=2).refused("--tiles 2", "whose blocks have experts"),
+            *Run("none", "--tensor", 2, "--optimizer-state", "bf16", "--precision", "fp8", ranks=2).refused("--precision fp8", "experts")]
 
 
 def expert_groups_that_do_not_fit_are_refused():
     os.mkdir(path("dense"))
     write(path("dense", "config.json"), json.dumps({"model_type": "llama", **SHAPE, "intermediate_size": 52}))
-    table = (("experts", 4, ("--experts", 4), "qwen3", ("--experts 4", "must divide the model's 6 experts")),
-             ("a dense model", 2, ("--experts", 2), "dense", ("--experts 2", "llama has none")),
-             ("ranks", 4, ("--experts", 3), "qwen3", ("--experts 3", "this job has 4")),
-             ("both", 2, ("--experts", 2, "--tensor", 2), "mixtral", ("--experts 2 with --tensor 2", "groups of 4 ranks, and this job has 2")),
-             ("columns", 6, ("--experts", 2, "--tensor", 3), "mixtral", ("--tensor 3", "must divide the model's 8 heads")),
-             ("experts beside tensors", 8, ("--experts", 4, "--tensor", 2), "qwen3", ("--experts 4", "must divide the model's 6 experts")),
-             ("rows", 4, ("--experts", 2, "--tensor", 2, "--sequence-parallel", "yes"), "mixtral", ("--sequence-parallel yes", "--experts 2")),
-             ("adapters of experts", 4, ("--experts", 2, "--tensor", 2, "--lora", 4, "--lora-targets", "attention,mlp"), "mixtral",
+    table = (("experts", 1, 4, ("--experts", 4), "qwen3", ("--experts 4", "must divide the model's 6 experts")),
+             ("a dense model", 1, 2, ("--experts", 2), "dense", ("--experts 2", "llama has none")),
+             ("ranks", 2, 4, ("--experts", 3), "qwen3", ("--experts 3", "this job has 4")),
+             ("both", 2, 2, ("--experts", 2, "--tensor", 2), "mixtral", ("--experts 2 with --tensor 2", "groups of 4 ranks, and this job has 2")),
+             ("columns", 1, 6, ("--experts", 2, "--tensor", 3), "mixtral", ("--tensor 3", "must divide the model's 8 heads")),
+             ("experts beside tensors", 1, 8, ("--experts", 4, "--tensor", 2), "qwen3", ("--experts 4", "must divide the model's 6 experts")),
+             ("rows", 2, 4, ("--experts", 2, "--tensor", 2, "--sequence-parallel", "yes"), "mixtral", ("--sequence-parallel yes", "--experts 2")),
+             ("adapters of experts", 1, 4, ("--experts", 2, "--tensor", 2, "--lora", 4, "--lora-targets", "attention,mlp"), "mixtral",
               ("--experts 2 with --tensor 2", "adapters of experts", "--lora-targets attention")),
-             ("adapters of one", 2, ("--experts", 2, "--lora", 4, "--lora-targets", "*.experts.3.*"), "mixtral", ("--experts 2", "--lora-targets")),
-             ("adapters of none", 2, ("--experts", 2, "--lora", 4, "--lora-targets", "*.experts.9.*"), "mixtral", ("'*.experts.9.*'", "no matrix")),
-             ("a shared expert", 4, ("--experts", 2, "--tensor", 2), "qwen2",
+             ("adapters of one", 1, 2, ("--experts", 2, "--lora", 4, "--lora-targets", "*.experts.3.*"), "mixtral", ("--experts 2", "--lora-targets")),
+             ("adapters of none", 1, 2, ("--experts", 2, "--lora", 4, "--lora-targets", "*.experts.9.*"), "mixtral", ("'*.experts.9.*'", "no matrix")),
+             ("a shared expert", 1, 4, ("--experts", 2, "--tensor", 2), "qwen2",
               ("--experts 2 with --tensor 2", "qwen2_moe", "shared expert", "leave one of the two out")),
-             ("joined experts", 4, ("--experts", 2, "--tensor", 2), "gptoss",
+             ("joined experts", 1, 4, ("--experts", 2, "--tensor", 2), "gptoss",
               ("--experts 2 with --tensor 2", "gpt_oss", "in one tensor", "leave one of the two out")),
-             ("one expert", 2, ("--experts", 2, *ADAPTERS[:-1], "*.experts.3.*"), "mixtral", ("--experts 2", "--modules-to-save")),
-             ("quantized", 2, ("--experts", 2, "--zero", 3, "--gather", "int8"), "mixtral", ("--gather int8", "--experts 2")),
-             ("frozen", 2, ("--experts", 2, "--freeze", "*.experts.[13].*"), "mixtral", ("--experts 2", "--freeze")),
-             ("units", 2, ("--experts", 2, "--expert-group", 2), "mixtral", ("--expert-group", "--experts 2")),
-             ("tiles", 2, ("--experts", 2, "--tiles", 2), "mixtral", ("--tiles 2", "experts")))
-    return [problem for what, ranks, flags, model, words in table for problem in refused(what, ranks, train("none", *flags, model=model), *words)]
+             ("one expert", 1, 2, ("--experts", 2, *ADAPTERS[:-1], "*.experts.3.*"), "mixtral", ("--experts 2", "--modules-to-save")),
+             ("quantized", 2, 2, ("--experts", 2, "--zero", 3, "--gather", "int8"), "mixtral", ("--gather int8", "--experts 2")),
+             ("frozen", 1, 2, ("--experts", 2, "--freeze", "*.experts.[13].*"), "mixtral", ("--experts 2", "--freeze")),
+             ("units", 2, 2, ("--experts", 2, "--expert-group", 2), "mixtral", ("--expert-group", "--experts 2")),
+             ("tiles", 1, 2, ("--experts", 2, "--tiles", 2), "mixtral", ("--tiles 2", "experts")))
+    return [problem for what, status, ranks, flags, model, words in table
+            for problem in Run("none", *flags, family=model, ranks=ranks).refused(*words, what=what, status=status)]
 
 
 def plan_answers_for_groups():
@@ -437,11 +413,10 @@ def experts_that_are_units_are_sharded_as_blocks_are():
     losses, problems = {}, []
     for name, flags in (("blocks", ()), ("zero-1", ("--expert-group", 2, "--zero", 1, "--place", EVERYTHING_AWAY)),
                         ("zero-3", ("--expert-group", 3, "--zero", 3, "--place", "weights=host,optimizer=nvme"))):
-        together(2, train(f"units-{name}", "--clip", 0, *flags, model="qwen3", steps=FEW))
-        losses[name] = [step["loss"] for step in steps_of(path(f"units-{name}"))]
+        losses[name] = Run(f"units-{name}", "--clip", 0, *flags, family="qwen3", steps=FEW, ranks=2).train().losses()
     if len(set(map(tuple, losses.values()))) > 1:
         problems.append(f"losses: {losses}")
-    return problems + refused("units in groups", 2, train("none", "--tensor", 2, "--expert-group", 1), "--expert-group 1", "--tensor 2")
+    return problems + Run("none", "--tensor", 2, "--expert-group", 1, ranks=2).refused("--expert-group 1", "--tensor 2")
 
 
 script_test.run(groups_train_as_one_rank_does, expert_groups_train_as_one_rank_does, shared_experts_sinks_and_biases_are_cut, expert_groups_learn_preferences,

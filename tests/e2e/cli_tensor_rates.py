@@ -1,43 +1,32 @@
 """Weight decay and learning rate by the names of tensors: as flags for all tensors would have it, the same at every
 placement and across starts; patterns that match nothing are refused."""
 
-import os
-
 import program
+import runs
 from program import script_test
 
-SCRATCH = program.scratch_folder()
-DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(6, 40000))
-STEPS = 6
 SOME = ("--lr-scale", "*wte.weight=0.1", "--lr-scale", "*.1.mlp.*=3", "--no-decay", "*attn.c_attn.weight", "--no-decay",
         "*.0.mlp.*")
 
 
-def path(*names):
-    return os.path.join(SCRATCH, *names)
+class Run(runs.Run):
+    data, steps = (runs.text_file(),), 6
+    flags = ("--lr", "4e-3", "--weight-decay", "0.5", "--precision", "fp32")
+
+    def losses(self):
+        return [(line["step"], line["loss"], line["grad_norm"]) for line in self.steps_done()]
 
 
-def train(run, *more, steps=STEPS, rate="4e-3", decay="0.5"):
-    return ["train", "--model", "gpt2-tiny", "--init", "--data", DATA, "--run", path(run), "--steps", steps,
-            "--schedule-steps", STEPS, "--lr", rate, "--weight-decay", decay, "--precision", "fp32", *program.SHAPE, *more]
-
-
-def losses(run):
-    return [(line["step"], line["loss"], line["grad_norm"]) for line in program.steps_of(path(run))]
-
-
-def trained(run, *more, **options):
-    if not os.path.isdir(path(run)):
-        program.must(*train(run, *more, **options))
-    return losses(run)
+def trained(run, *flags):
+    return Run(run, *flags).once().losses()
 
 
 def patterns_of_all_are_flags_for_all():
     problems = []
-    for what, one, other in (("no decay", trained("undecayed", "--no-decay", "*"), trained("no decay", decay="0")),
-                             ("half", trained("halved", "--lr-scale", "*=0.5"), trained("half", rate="2e-3")),
+    for what, one, other in (("no decay", trained("undecayed", "--no-decay", "*"), trained("no decay", "--weight-decay", 0)),
+                             ("half", trained("halved", "--lr-scale", "*=0.5"), trained("half", "--lr", "2e-3")),
                              ("the last counts", trained("last", "--lr-scale", "*=7", "--lr-scale", "*=0.5"),
-                              trained("half", rate="2e-3")),
+                              trained("half", "--lr", "2e-3")),
                              ("one", trained("one", "--lr-scale", "*=1", "--no-decay", "*.bias"), trained("plain"))):
         if one != other:
             problems.append(f"{what}: {one} and not {other}")
@@ -51,20 +40,18 @@ def every_placement():
                         ("nvme", ("--place", "weights=nvme,grads=nvme,optimizer=nvme", "--speculate", "always")),
                         ("device", ("--place", "grads=host,optimizer=nvme", "--update", "device"))):
         if trained(name, *SOME, *flags) != some:
-            problems.append(f"{name}: {losses(name)} and not {some}")
+            problems.append(f"{name}: {trained(name)} and not {some}")
     return problems
 
 
 def resumed():
-    program.must(*train("resumed", *SOME, steps=2))
-    program.must("resume", path("resumed"), "--steps", STEPS)
-    problems = [] if losses("resumed") == trained("some", *SOME) else ["a resume forgets the patterns"]
-    program.must(*train("faster", steps=2))
-    program.must("resume", path("faster"), "--steps", STEPS, "--lr-scale", "*wte.weight=0.1")
-    if losses("faster") == trained("plain"):
+    resumed_run, faster = Run("resumed", *SOME, steps=2).train(), Run("faster", steps=2).train()
+    resumed_run.resume("--steps", Run.steps)
+    problems = [] if resumed_run.losses() == trained("some", *SOME) else ["a resume forgets the patterns"]
+    faster.resume("--steps", Run.steps, "--lr-scale", "*wte.weight=0.1")
+    if faster.losses() == trained("plain"):
         problems.append("a resume does not take --lr-scale")
-    with open(path("some", "recipe.yaml"), encoding="utf-8") as file:
-        recipe = file.read()
+    recipe = program.content(runs.path("some", "recipe.yaml")).decode()
     if 'lr-scale: ["*wte.weight=0.1"' not in recipe or 'no-decay: ["*attn.c_attn.weight"' not in recipe:
         problems.append(f"the recipe is {recipe}")
     return problems
@@ -72,12 +59,12 @@ def resumed():
 
 def refused():
     problems = []
-    for what, more, words in (("near", ("--lr-scale", "*.c_atn.weight=2"), ("--lr-scale", "c_attn.weight")),
-                              ("far", ("--no-decay", "embed_tokens"), ("--no-decay", "embed_tokens", "named like", "wte"))):
+    for more, words in ((("--lr-scale", "*.c_atn.weight=2"), ("--lr-scale", "c_attn.weight")),
+                              (("--no-decay", "embed_tokens"), ("--no-decay", "embed_tokens", "named like", "wte"))):
         for end in ((), ("--dry-run",)):
-            problems += program.refused(what, train("no", *more, *end), *words, watched=[SCRATCH])
+            problems += Run("no", *more, *end).refused(*words)
     for value in ("*", "=2", "*=", "*=x", "*=0", "*=-1", "*=1e9", "*=nan"):
-        problems += program.refused(value, train("no", "--lr-scale", value), "--lr-scale", status=2, watched=[SCRATCH])
+        problems += Run("no", "--lr-scale", value).refused("--lr-scale", status=2)
     return problems
 
 

@@ -5,11 +5,10 @@ import json
 import os
 
 import program
+import runs
 from program import script_test
+from runs import path
 
-SCRATCH = program.scratch_folder()
-DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(5, 20000))
-STEPS = 6
 PLACES = {
     "host": ["--place", "grads=host,optimizer=host"],
     "mixed": ["--place", "weights=host,grads=device,optimizer=device:30%/host:30%/nvme", "--save-every", 2],
@@ -21,30 +20,23 @@ UNITS = 4
 FAST, SLOW = {"bytes_per_s": 1e15, "cores": 0}, {"bytes_per_s": 1e8, "cores": 0}
 
 
-def path(*names):
-    return os.path.join(SCRATCH, *names)
+class Run(runs.Run):
+    data, steps = (runs.text_file(seed=5, characters=20000),), 6
 
-
-def train(run, place, *more, steps=STEPS):
-    program.must("train", "--model", "gpt2-tiny", "--init", "--data", DATA, "--run", path(run), "--steps", steps,
-                 "--schedule-steps", STEPS, *program.SHAPE, *PLACES[place], *more)
-    return program.numbers_of(path(run))
+    def __init__(self, name, place, side, *flags, **members):
+        super().__init__(name, *PLACES[place], "--update", side, *flags, **members)
 
 
 def plan(place, *more):
-    return json.loads(program.must("plan", "--model", "gpt2-tiny", *program.SHAPE, "--nvme", SCRATCH, *PLACES[place],
+    return json.loads(program.must("plan", "--model", "gpt2-tiny", *program.SHAPE, "--nvme", runs.FOLDER, *PLACES[place],
                                    "--json", *more).out)
-
-
-def kept(run):
-    return program.read_json(path(run, "run.json"))["settings"]["update"]
 
 
 def changes_no_number():
     problems = []
     for place in PLACES:
-        host, device = (train(f"{place} {side}", place, "--update", side) for side in ("host", "device"))
-        if len(host) != STEPS or host != device:
+        host, device = (Run(f"{place} {side}", place, side).train().numbers() for side in ("host", "device"))
+        if len(host) != Run.steps or host != device:
             problems.append(f"{place}: updates on the host give {host}, on the device {device}")
     return problems
 
@@ -52,22 +44,21 @@ def changes_no_number():
 def resume_keeps_and_changes():
     problems = []
     for place in ("mixed", "nvme"):
-        whole = train(f"{place} whole", place, "--update", "host")
-        train(f"{place} parts", place, "--update", "device", steps=2)
-        steps = ((3, [], "device"), (4, ["--update", "host"], "host"), (STEPS, ["--update", "auto"], "auto"))
+        whole, parts = Run(f"{place} host", place, "host").once(), Run(f"{place} parts", place, "device", steps=2).train()
+        steps = ((3, [], "device"), (4, ["--update", "host"], "host"), (Run.steps, ["--update", "auto"], "auto"))
         for last, more, side in steps:
-            program.must("resume", path(f"{place} parts"), "--steps", last, *more)
-            if kept(f"{place} parts") != side:
-                problems.append(f"{place}: run.json has {kept(f'{place} parts')} instead of {side}")
-        if program.numbers_of(path(f"{place} parts")) != whole:
+            parts.resume("--steps", last, *more)
+            if parts.settings()["update"] != side:
+                problems.append(f"{place}: run.json has {parts.settings()['update']} instead of {side}")
+        if parts.numbers() != whole.numbers():
             problems.append(f"{place}: a resumed run has other numbers")
     return problems
 
 
 def shown_in_its_lanes():
-    train("traced", "undurable", "--update", "device", "--trace", path("trace.json"))
+    Run("traced", "undurable", "device", "--trace", path("trace.json")).train()
     events = [event for event in program.read_json(path("trace.json"))["traceEvents"]
-              if event["ph"] == "X" and event["args"]["step"] == STEPS - 1]
+              if event["ph"] == "X" and event["args"]["step"] == Run.steps - 1]
     lanes = {}
     for event in events:
         lanes.setdefault(event["cat"], set()).add(event["name"].split(" block")[0])
@@ -122,7 +113,7 @@ def auto_follows_the_prices():
             problems.append(f"{what}: updates run on {report['updates']} by {prices}")
         if abs(prices["chosen_s"] - step_s) > 1e-9 or prices["chosen_s"] > min(prices["host_s"], prices["device_s"]):
             problems.append(f"{what}: {prices} and a step of {step_s} s")
-    text = program.must("plan", "--model", "gpt2-tiny", *program.SHAPE, *PLACES["host"], "--nvme", SCRATCH, "--rates",
+    text = program.must("plan", "--model", "gpt2-tiny", *program.SHAPE, *PLACES["host"], "--nvme", runs.FOLDER, "--rates",
                         path("both.json"), "--explain").out
     if "updates by predicted step" not in text or "updates run" not in text:
         problems.append(f"the plan does not say why:\n{text}")

@@ -61,12 +61,14 @@ def scratch_folder():
     return os.path.abspath(folder)
 
 
-def command(*arguments):
-    return [PROGRAM, *map(str, arguments)]
+def command(*arguments, ranks=1):
+    """Several ranks are threads of one process: the same as by a launcher but for what moves bytes and watches. They need no
+    MPI and a fraction of the time of mpirun, so they are how matrices are run."""
+    return [*([PROGRAM] if ranks == 1 else [os.environ["SW_THREAD_RANKS"], str(ranks)]), *map(str, arguments)]
 
 
-def run(*arguments, stdin=b"", **options):
-    done = limits.run(command(*arguments), input=stdin, capture_output=True, check=False, **options)
+def run(*arguments, stdin=b"", ranks=1, **options):
+    done = limits.run(command(*arguments, ranks=ranks), input=stdin, capture_output=True, check=False, **options)
     return Ended(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
 
 
@@ -88,11 +90,11 @@ def has_unnamed_file(process, where):
     return any(target.startswith(where + "/") and target.endswith(" (deleted)") for target in targets)
 
 
-def must(*arguments):
+def must(*arguments, ranks=1):
     """Runs what has to succeed for the test to go on."""
-    ended = run(*arguments)
+    ended = run(*arguments, ranks=ranks)
     if ended.code != 0:
-        raise RuntimeError(f"spillway {' '.join(map(str, arguments))}: status {ended.code}: {ended.err[-500:]}")
+        raise RuntimeError(f"spillway {' '.join(map(str, arguments))}, ranks {ranks}: status {ended.code}: {ended.err[-1500:]}")
     return ended
 
 
@@ -198,10 +200,10 @@ def wrong_refusal(what, ended, status, words, arguments):
                        if word not in ended.err]
 
 
-def refused(what, arguments, *words, status=1, watched=()):
-    """Runs what must be refused; the watched folders must stay as they are."""
+def refused(what, arguments, *words, status=1, watched=(), ranks=1):
+    """Runs what must be refused; the watched folders must stay as they are. Of several ranks one says why all end."""
     before = [tree(folder, mark) for folder in watched]
-    ended = run(*arguments)
+    ended = run(*arguments, ranks=ranks)
     problems = wrong_refusal(what, ended, status, words, arguments)
     for folder, was in zip(watched, before):
         problems += [f"{what}: {name} was changed, made or removed" for name in differences(was, tree(folder, mark))]

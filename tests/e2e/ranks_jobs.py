@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 
-from program import SEQ, limits, log_lines, script_test
+from program import SEQ, command, limits, log_lines, script_test
 
 LAUNCHER = ("mpirun",)
 # 24 sequences a step, for one to four ranks.
@@ -32,9 +32,8 @@ def mpirun(*parts, launcher=LAUNCHER):
 
 
 def threads(ranks, arguments):
-    """The command that does what `arguments`, a command of the program, do by ranks that are threads of one process: the same
-    but for what moves bytes and watches. It needs no MPI and a fraction of the time of mpirun, so it is how matrices are run."""
-    return [os.environ["SW_THREAD_RANKS"], str(ranks), *map(str, arguments[1:])] if ranks > 1 else arguments
+    """The command that does what `arguments`, a command of the program, do by ranks that are threads of one process."""
+    return command(*arguments[1:], ranks=ranks)
 
 
 class Job:
