@@ -332,11 +332,9 @@ static sw_status check_limit(const struct sw_memory_limit *limit) {
     return SW_OK;
 }
 
-sw_status sw_machine_read(struct sw_machine *out) {
-    *out = (struct sw_machine){.cores = sw_machine_cores(), .memlock_bytes = memlock_bytes()};
-    const long online = sysconf(_SC_NPROCESSORS_ONLN);
+sw_status sw_machine_read_memory(struct sw_machine *out) {
     int64_t free_swap_bytes;
-    out->all_cores = online > out->cores ? (int)online : out->cores;
+    *out = (struct sw_machine){0};
     SW_TRY(read_meminfo("MemTotal", &out->physical_bytes));
     SW_TRY(read_meminfo("MemAvailable", &out->available_bytes));
     SW_TRY(read_meminfo("SwapTotal", &out->swap_bytes));
@@ -344,9 +342,18 @@ sw_status sw_machine_read(struct sw_machine *out) {
     out->swap_used_bytes = out->swap_bytes - free_swap_bytes;
     sw_memory_limit_read("", &out->limit);
     SW_TRY(check_limit(&out->limit));
-    sw_cpu_limit_read("", &out->cpu_limit);
     out->memory_bytes = sw_min_i64(out->physical_bytes, out->limit.limit_bytes);
     out->available_bytes = sw_min_i64(out->available_bytes, out->limit.room_bytes);
+    return SW_OK;
+}
+
+sw_status sw_machine_read(struct sw_machine *out) {
+    const long online = sysconf(_SC_NPROCESSORS_ONLN);
+    SW_TRY(sw_machine_read_memory(out));
+    out->cores = sw_machine_cores();
+    out->all_cores = online > out->cores ? (int)online : out->cores;
+    out->memlock_bytes = memlock_bytes();
+    sw_cpu_limit_read("", &out->cpu_limit);
     read_topology(out);
     return SW_OK;
 }

@@ -52,6 +52,9 @@ struct sw_machine {
  * or too little memory to read the limits of cgroups. */
 sw_status sw_machine_read(struct sw_machine *out);
 
+/* Reads what concerns memory and leaves the rest 0: it does not ask for the topology, which takes some milliseconds. */
+sw_status sw_machine_read_memory(struct sw_machine *out);
+
 /* Returns the number of logical cores that this process may keep busy: those that it may run on, or fewer if the quotas
  * of cgroups allow fewer (sw_cpu_limit_cores). */
 int sw_machine_cores(void);

@@ -52,8 +52,9 @@ static sw_status check_options(const struct spillway_options *options) {
         return sw_fail(SW_ERR_ARG, "`store` is not the path of a folder");
     if (options->state < 0 || options->state >= SW_OPTIMIZER_FORMATS)
         return sw_fail(SW_ERR_ARG, "state %d is not one of SPILLWAY_STATE_FP32, _BF16 and _8BIT", options->state);
-    if (options->host_memory_bytes == 0 || options->host_memory_bytes > NO_LIMIT_BYTES)
-        return sw_fail(SW_ERR_ARG, "host_memory_bytes is not set: say how much memory the library may take");
+    if (options->host_memory_bytes > NO_LIMIT_BYTES)
+        return sw_fail(SW_ERR_ARG, "host_memory_bytes is %llu, which is no amount of memory",
+                       (unsigned long long)options->host_memory_bytes);
     if (options->missing_gradients < SPILLWAY_MISSING_ERROR || options->missing_gradients > SPILLWAY_MISSING_SKIP)
         return sw_fail(SW_ERR_ARG, "missing_gradients %d is not one of SPILLWAY_MISSING_ERROR, _ZERO and _SKIP",
                        options->missing_gradients);
@@ -364,12 +365,46 @@ static sw_status make_room(spillway *self) {
                                   : sw_fail(SW_ERR_NOMEM, "no memory for what %d processes gather", self->ranks);
 }
 
+/* Where the options leave the budget open, half of what is free is taken. Several processes may share one machine, so
+ * each takes its part of that, and all take the least of them. */
+static sw_status find_host_bytes(spillway *self) {
+    struct sw_machine machine = {0};
+    self->host_bytes = (int64_t)self->options.host_memory_bytes;
+    sw_status status = self->host_bytes == 0 ? sw_machine_read_memory(&machine) : SW_OK;
+    if (self->host_bytes == 0)
+        self->host_bytes = machine.available_bytes / 2 / self->ranks;
+    status = sw_library_agree(self, status, "memory");
+    if (status == SW_OK && self->comm != NULL) {
+        int64_t negative = -self->host_bytes;
+        status = sw_comm_max(self->comm, "memory", &negative, 1);
+        self->host_bytes = -negative;
+    }
+    return status;
+}
+
+/* Refuses a plan that takes more memory than the machine has, or than its cgroup leaves: the system would end the
+ * process. */
+static sw_status check_machine(const spillway *self) {
+    char given[SW_SIZE_CHARS], taken[SW_SIZE_CHARS], left[SW_SIZE_CHARS];
+    struct sw_machine machine;
+    SW_TRY(sw_machine_read_memory(&machine));
+    const int64_t needed = sw_library_own_bytes(self) + self->plan->tier_bytes[SW_HOST];
+    const int64_t room = sw_min_i64(machine.physical_bytes, machine.limit.room_bytes);
+    return needed <= room
+               ? SW_OK
+               : sw_fail(SW_ERR_BUDGET,
+                         "of host_memory_bytes, %s, the state in %s would take %s, and this machine allows %s: give "
+                         "less, and the rest of the state lives on the drive",
+                         sw_format_size(self->host_bytes, given), self->folder, sw_format_size(needed, taken),
+                         sw_format_size(room, left));
+}
+
 /* plan_bytes: what the plan was allowed, which is 0 where the sums of gradients take everything. */
 static sw_status refuse_memory(const spillway *self, const struct sw_plan_lack *lack, int64_t plan_bytes) {
     char given[SW_SIZE_CHARS], needed[SW_SIZE_CHARS];
     sw_error_clear();
     return sw_fail(SW_ERR_BUDGET, "host_memory_bytes, %s, is too small for %s: at least %s are needed",
-                   sw_format_size((int64_t)self->options.host_memory_bytes, given), self->folder,
+                   sw_format_size(self->host_bytes, given), self->folder,
                    sw_format_size(sw_library_own_bytes(self) + plan_bytes + lack->missing_bytes, needed));
 }
 
@@ -387,7 +422,7 @@ static sw_status make_plan(spillway *self) {
     struct sw_plan_lack lack = {0};
     for (int rise = 0; rise < SW_RISES; rise++)
         rises.share[rise] = rise == SW_RISE_OPTIMIZER_TO_HOST ? 1.0 : 0.0;
-    const int64_t plan_bytes = sw_max_i64(0, (int64_t)self->options.host_memory_bytes - sw_library_own_bytes(self));
+    const int64_t plan_bytes = sw_max_i64(0, self->host_bytes - sw_library_own_bytes(self));
     struct sw_unit_cost *cost = calloc((size_t)self->units->count, sizeof *cost);
     if (cost == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for a plan");
@@ -550,6 +585,7 @@ static sw_status prepare(spillway *self, bool found) {
         SW_TRY(sw_library_check_places(self));
     SW_TRY(make_room(self));
     SW_TRY(make_plan(self));
+    SW_TRY(check_machine(self));
     SW_TRY(sw_library_cuda_start(self));
     return open_device(self);
 }
@@ -571,6 +607,7 @@ static sw_status open_store(spillway *self, bool *started) {
     SW_TRY(sw_library_agree(self, look(self, &record, &found), "tensors.json"));
     SW_TRY(sw_library_check_found(self, &record, found));
     SW_TRY(clear_remains(self, &record, &found));
+    SW_TRY(find_host_bytes(self));
     SW_TRY(sw_library_agree(self, prepare(self, found), "plan"));
     SW_TRY(sw_library_check_alike(self));
     SW_TRY(sw_library_share_counts(self));

@@ -63,7 +63,8 @@ struct spillway {
     struct sw_comm *comm; /* NULL: the process is alone */
     char *gathered;       /* room for what processes give each other of a chunk's weights; NULL: the process is alone */
     int64_t gathered_bytes;
-    int lock; /* descriptor of the locked file; -1: none */
+    int64_t host_bytes; /* what the options allow of host memory, or what is taken where they leave it open */
+    int lock;           /* descriptor of the locked file; -1: none */
     char id[SW_STORE_ID_CHARS];
     /* Numbers of the tensors in the order in which they lie in the units; unit_first[u]: the position of the first of
      * unit u, with one more entry than units. */

@@ -14,7 +14,9 @@
  * Memory. In addition to the caller's weights and gradients the library takes what host_memory_bytes allows: staging
  * rings of some tens of MiB, and the optimizer state of as many tensors as fit. The rest of the state is on the drive
  * only.
- * With `accumulate` it also takes 4 bytes for each parameter, within the same budget. spillway_usage tells.
+ * With `accumulate` it also takes 4 bytes for each parameter, within the same budget. A budget of 0 stands for half of
+ * the memory that is free when spillway_open is called, of which several processes take equal parts, as if they were on
+ * one machine. spillway_get_usage tells what is taken.
  *
  * Norm. Tensors lie in units, one after the other in the order of their registration, at multiples of 32 elements. The
  * squares of the gradients are added up by runs of 16,384 elements of a unit, then these sums unit by unit. So the bits
@@ -115,8 +117,8 @@ enum { SPILLWAY_MISSING_ERROR = 0, SPILLWAY_MISSING_ZERO = 1, SPILLWAY_MISSING_S
 
 struct spillway_options {
     size_t size;
-    const char *store; /* the store's folder, made if it is missing; its parent exists */
-    uint64_t host_memory_bytes;
+    const char *store;          /* the store's folder, made if it is missing; its parent exists */
+    uint64_t host_memory_bytes; /* see "Memory" above; 0: half of what is free, over all processes */
     int state;             /* SPILLWAY_STATE_..., of a new store; an existing one keeps its own, and refuses another */
     int threads;           /* cores that the library uses, at most those that the process may use; 0: all of these */
     int64_t save_every;    /* steps from commit to commit where not each step commits; 0 for 1 */

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import weakref
 from collections.abc import Callable, Iterable
@@ -19,11 +20,15 @@ from spillway.store import MISSING, StepResult, Store, Usage
 _DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 # A store has one pair of betas and one eps for all of its tensors.
 _ALIKE = ("betas", "eps")
+# What torch.optim.AdamW can do, and a store cannot.
+_REFUSED = ("amsgrad", "maximize")
 
 
 def _named_groups(params: Iterable[Any]) -> tuple[list[dict[str, Any]], dict[int, str]]:
     """Returns parameter groups without names, and the names by the identity of the parameters. Takes what
     torch.optim.Optimizer takes: parameters, pairs of name and parameter, or groups of either."""
+    if isinstance(params, (torch.Tensor, torch.nn.Module)):
+        raise TypeError(f"params is a {type(params).__name__}: give an iterable of parameters, such as model.named_parameters()")
     entries = list(params)
     groups = [dict(entry) for entry in entries] if entries and isinstance(entries[0], dict) else [{"params": entries}]
     names: dict[int, str] = {}
@@ -57,6 +62,20 @@ def _hand_in_trailing(owner: weakref.ref[AdamW], parameter: torch.Tensor, gradie
         optimizer._hand_in(optimizer._store, parameter, gradient, add=True, stream=stream)
 
 
+def _wait_for(owner: weakref.ref[AdamW], parameter: torch.Tensor) -> None:
+    """Runs when a module reads a parameter."""
+    optimizer = owner()
+    if optimizer is not None:
+        optimizer._wait_for(parameter)
+
+
+def _end(store: Store, unwatch: Callable[[], None]) -> None:
+    """Lets a step that runs end, and closes the store. Runs before the optimizer gives up the parameters and gradients that the
+    step uses."""
+    unwatch()
+    store.close()
+
+
 def _shared_by(process_group: Any) -> tuple[dict[str, Any], Callable[[list[bool]], list[bool]]]:
     """Returns the options of a store by which the processes of a group share it, and which of some values are true in any of
     them."""
@@ -81,16 +100,18 @@ class AdamW(torch.optim.Optimizer):
     """
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
-                 eps: float = 1e-8, weight_decay: float = 1e-2, *, store: str | os.PathLike[str], host_memory: int | str,
-                 state: str = "fp32", clip: float | None = None, save_every: int = 1, missing: str = "skip",
-                 threads: int = 0, allow_buffered: bool = False, full_state_dict: bool = False,
+                 eps: float = 1e-8, weight_decay: float = 1e-2, *, store: str | os.PathLike[str],
+                 host_memory: int | float | str | None = None, state: str = "fp32", clip: float | None = None,
+                 save_every: int = 1, missing: str = "skip", threads: int = 0, allow_buffered: bool = False, full_state_dict: bool = False,
                  overlap: torch.nn.Module | None = None, process_group: Any = None, hand_over: bool = False) -> None:
         """
         Args:
             params: as of torch.optim.AdamW; `model.named_parameters()` gives the tensors of the store their names, by
                 which a resume tells what was added, removed or renamed.
             store: the folder; made if it is missing.
-            host_memory: what the library may take beside parameters and gradients, such as "32GiB".
+            host_memory: what the library may take beside parameters and gradients, such as "32GiB". State that does not fit lives
+                on the drive. None: half of the memory that is free when the optimizer is made, and no more than the state
+                takes. The bits of a step do not depend on it.
             state: "fp32", "bf16" or "8bit", the format of the moments.
             clip: the largest global norm of the gradients; None for none. It may be changed between steps.
             save_every: steps from commit to commit while some of the state lives in host memory.
@@ -113,6 +134,8 @@ class AdamW(torch.optim.Optimizer):
         """
         if missing not in MISSING:
             raise ValueError(f"missing={missing!r} is none of {', '.join(map(repr, MISSING))}")
+        if overlap is not None and not isinstance(overlap, torch.nn.Module):
+            raise TypeError(f"overlap is {overlap!r}: give the module whose parameters these are")
         if hand_over and process_group is not None:
             raise ValueError("hand_over and process_group: the processes average gradients after the backward pass has made them, "
                              "and these would be handed over before: leave hand_over out")
@@ -121,7 +144,6 @@ class AdamW(torch.optim.Optimizer):
         # The gradients of parameters that the step that runs has not been waited for.
         self._running: dict[torch.Tensor, torch.Tensor | None] = {}
         self._is_running = False
-        self._unwatch: Callable[[], None] | None = None
         self._trailing: Trailing | None = None
         self._hooks: list[Any] = []
         self.clip = clip
@@ -131,18 +153,17 @@ class AdamW(torch.optim.Optimizer):
         #: The outcome of the last step of this process.
         self.last_result: StepResult | None = None
         super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+        self._check_rates()
         self._offloaded = self._find_offloaded(names)
         # Gradients are added up by the store, and leave `.grad`.
         self._adds = hand_over or self._offloaded is not None
-        self._gpu = gpu_of({parameter: names[id(parameter)] for group in self.param_groups for parameter in group["params"]
-                            if parameter.requires_grad})
+        trained = self._find_trained(names)
+        self._gpu = gpu_of(trained)
         if self._offloaded is not None and overlap is not None:
             raise ValueError("overlap: the module is offloaded, and a step of offloaded parameters ends before it returns")
         if overlap is not None:
-            check_overlap(overlap, {parameter: names[id(parameter)] for group in self.param_groups
-                                    for parameter in group["params"] if parameter.requires_grad})
-        sharded = are_sharded([(names[id(parameter)], parameter) for group in self.param_groups for parameter in group["params"]
-                               if parameter.requires_grad], process_group)
+            check_overlap(overlap, trained)
+        sharded = are_sharded([(name, parameter) for parameter, name in trained.items()], process_group)
         shared, self._any_of = _shared_by(process_group)
         opened = Store(store, host_memory=host_memory, state=state, threads=threads, save_every=save_every,
                        accumulate=self._adds, missing_gradients=missing,
@@ -151,23 +172,23 @@ class AdamW(torch.optim.Optimizer):
             name_stream(opened, self._gpu)
             if self._offloaded is not None:
                 opened.use_stream(self._offloaded._stream.handle, self._offloaded._stream.closing.begin_store)
-            self._index = {parameter: self._add(opened, names[id(parameter)], parameter) for group in self.param_groups
-                           for parameter in group["params"] if parameter.requires_grad and parameter.numel() > 0}
-            self._rates()
+            self._index = {parameter: self._add(opened, name, parameter) for parameter, name in trained.items()
+                           if parameter.numel() > 0}
             opened.open()
         except BaseException:
             opened.close()
             raise
         self._store = opened
-        self._names = {parameter: names[id(parameter)] for parameter in self._index}
+        self._names = {parameter: trained[parameter] for parameter in self._index}
         self._places = {parameter: (local_of(parameter).data_ptr(), parameter.dtype) for parameter in self._index}
         self._versions: dict[torch.Tensor, int] = {}
         # What the store was told last.
         self._factors: dict[torch.Tensor, tuple[float, bool]] = {}
         self.note = opened.note
         self._touch()
-        if overlap is not None:
-            self._unwatch = watch(overlap, self._wait_for)
+        self._overlaps = overlap is not None
+        unwatch = watch(overlap, functools.partial(_wait_for, weakref.ref(self))) if overlap is not None else lambda: None
+        self._finalizer = weakref.finalize(self, _end, opened, unwatch)
         # Keeps this object from living as long as the parameters.
         hook = functools.partial(_hand_over, weakref.ref(self))
         # A torch.amp.GradScaler then sets found_inf, and leaves the rest to step(), which refuses it.
@@ -175,6 +196,16 @@ class AdamW(torch.optim.Optimizer):
         if self._adds and self._gpu is not None:
             self._trailing = Trailing(self._gpu, functools.partial(_hand_in_trailing, weakref.ref(self)))
         self._hooks = [parameter.register_post_accumulate_grad_hook(hook) for parameter in self._index if self._adds]
+
+    def _find_trained(self, names: dict[int, str]) -> dict[torch.Tensor, str]:
+        """Returns the parameters that a step changes, and their names."""
+        given = [parameter for group in self.param_groups for parameter in group["params"]]
+        trained = {parameter: names[id(parameter)] for parameter in given if parameter.requires_grad}
+        if not given:
+            raise ValueError("there are no parameters: an empty list, or an iterator that something else has used up, was given")
+        if all(parameter.numel() == 0 for parameter in trained):
+            raise ValueError(f"none of the {len(given)} parameters can be trained: they do not require a gradient, or have no elements")
+        return trained
 
     def _find_offloaded(self, names: dict[int, str]) -> Any:
         """Returns what spillway.offload returned for the parameters, None if they are not offloaded."""
@@ -207,6 +238,21 @@ class AdamW(torch.optim.Optimizer):
         if self._store is not None:
             raise ValueError("a store keeps the parameters that it was made with: give all groups to AdamW at once")
         super().add_param_group(param_group)
+
+    def _check_rates(self) -> None:
+        """Refuses before there is a store what its first step would refuse."""
+        for group in self.param_groups:
+            for name in _REFUSED:
+                if group.get(name):
+                    raise ValueError(f"a parameter group asks for {name}, which a store does not have")
+            if not isinstance(group["betas"], (tuple, list)) or len(group["betas"]) != 2:
+                raise ValueError(f"betas is {group['betas']!r}: give two numbers")
+            for name, value, end in (("lr", group["lr"], math.inf), ("eps", group["eps"], math.inf), ("clip", self.clip or 0.0, math.inf),
+                                     ("weight_decay", group["weight_decay"], math.inf), ("betas[0]", group["betas"][0], 1.0),
+                                     ("betas[1]", group["betas"][1], 1.0)):
+                if isinstance(value, str) or not 0.0 <= value < end:
+                    raise ValueError(f"{name} is {value!r}, and must be a number from 0 on{'' if end == math.inf else ' and below 1'}")
+        self._rates()
 
     def _rates(self) -> dict[str, Any]:
         """Returns the rates that all groups share: the largest lr, and the one weight_decay that is not 0."""
@@ -340,13 +386,12 @@ class AdamW(torch.optim.Optimizer):
         if self._trailing is not None:
             self._trailing.flush()
         kept = self._gradients(store)
-        overlaps = self._unwatch is not None
-        if overlaps:
+        if self._overlaps:
             # A KeyboardInterrupt can come as soon as the step runs, and the step reads the gradients then.
             self._is_running, self._running = True, {parameter: kept.get(parameter) for parameter in self._index}
         name_stream(store, self._gpu)
         try:
-            self.last_result = store.step(clip=self.clip or 0.0, note=self.note, wait=not overlaps, **rates)
+            self.last_result = store.step(clip=self.clip or 0.0, note=self.note, wait=not self._overlaps, **rates)
         except ValueError:
             self._is_running, self._running = False, {}
             raise
@@ -382,6 +427,8 @@ class AdamW(torch.optim.Optimizer):
     def read_state(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
         """Returns copies of a parameter's "master", "exp_avg" and "exp_avg_sq", in fp32."""
         self.wait()
+        if parameter not in self._index:
+            raise ValueError("the parameter is none of the optimizer's, or is one that it does not train")
         return copies_of(parameter, self._opened(), self._index[parameter])
 
     def state_dict(self, full: bool | None = None) -> dict[str, Any]:
@@ -430,11 +477,7 @@ class AdamW(torch.optim.Optimizer):
 
     def close(self) -> None:
         """Closes the store. Steps since the last commit are lost: call `save` before."""
-        if self._unwatch is not None:
-            self._unwatch()
-        self._unwatch = None
-        if self._store is not None:
-            self._store.close()
+        self._finalizer()
         self._store = None
         self._is_running, self._running = False, {}
         for hook in self._hooks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, ItemsView, ValuesView
 from typing import Any
 
@@ -90,17 +91,18 @@ def check_overlap(model: torch.nn.Module, names: dict[Any, str]) -> None:
 
 def watch(model: torch.nn.Module, wait: Callable[[Any], None]) -> Callable[[], None]:
     """Lets each module of a model call `wait` with a parameter that is read as its attribute. Returns a function that undoes
-    it."""
-    watched = list(model.modules())
-    for module in watched:
+    it, and does not keep the model alive."""
+    watched = [weakref.ref(module) for module in model.modules()]
+    for module in model.modules():
         if not isinstance(module._parameters, _Parameters):
             module.__dict__["_parameters"] = _Parameters(module._parameters)
         module._parameters.waits.append(wait)
 
     def undo() -> None:
-        for module in watched:
-            if wait not in getattr(module._parameters, "waits", ()):
-                continue  # the module got another table since
+        for reference in watched:
+            module = reference()
+            if module is None or wait not in getattr(module._parameters, "waits", ()):
+                continue  # the module is gone, or got another table since
             module._parameters.waits.remove(wait)
             if not module._parameters.waits:
                 module.__dict__["_parameters"] = dict.copy(module._parameters)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import operator
 import os
 import re
 import threading
@@ -73,14 +74,14 @@ class Usage(NamedTuple):
     written_bytes: int
 
 
-def parse_size(size: int | str) -> int:
-    """Returns the bytes of a size such as 4096, "512MiB" or "1.5GiB"; "24G" is GiB."""
-    if isinstance(size, int):
-        return size
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?(?:iB)?)\s*", size)
-    if found is None or found[2] not in _UNITS:
+def parse_size(size: int | float | str) -> int:
+    """Returns the bytes of a size such as 4096, 4e9, "512MiB" or "1.5GiB"; "24G" is GiB."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?(?:iB)?)\s*", size) if isinstance(size, str) else None
+    if found is not None and found[2] in _UNITS:
+        return int(float(found[1]) * _UNITS[found[2]])
+    if isinstance(size, str) or not hasattr(size, "__int__") or not 1 <= size < 1 << 63:
         raise ValueError(f"{size!r} is not a size: write a number of bytes, or one with KiB, MiB, GiB or TiB")
-    return int(float(found[1]) * _UNITS[found[2]])
+    return int(size)
 
 
 def _close(handle: ctypes.c_void_p, lock: threading.RLock, owner: int, _gather: object, after: list[Callable[[], None]]) -> None:
@@ -99,6 +100,14 @@ def _named(table: dict[str, int], key: str, what: str) -> int:
     return table[key]
 
 
+def _whole(name: str, number: Any) -> int:
+    """Returns a number that must be whole, such as one of numpy."""
+    try:
+        return operator.index(number)
+    except TypeError:
+        raise TypeError(f"{name} is {number!r}: it must be a whole number") from None
+
+
 def _step_result(result: _library.Result) -> StepResult:
     return StepResult(result.step, result.grad_norm, bool(result.skipped), result.applied_steps, bool(result.committed))
 
@@ -110,14 +119,15 @@ class Store:
     that its parent opened.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], *, host_memory: int | str, state: str = "fp32", threads: int = 0,
-                 save_every: int = 1, accumulate: bool = False, missing_gradients: str = "error",
+    def __init__(self, folder: str | os.PathLike[str], *, host_memory: int | float | str | None = None, state: str = "fp32",
+                 threads: int = 0, save_every: int = 1, accumulate: bool = False, missing_gradients: str = "error",
                  allow_buffered: bool = False, rank: int = 0, ranks: int = 1,
                  gather: Callable[[int, list[int]], None] | None = None, sharded: bool = False) -> None:
         """
         Args:
             folder: made if it is missing; its parent exists.
-            host_memory: what the library may take beside the tensors, such as "32GiB".
+            host_memory: what the library may take beside the tensors, such as "32GiB"; None: half of the memory that is free at
+                `open`.
             state: "fp32", "bf16" or "8bit", the format of the moments.
             threads: cores that the library uses; 0 for all that the process may use.
             save_every: steps from commit to commit while some of the state lives in host memory.
@@ -134,8 +144,10 @@ class Store:
         # The library calls it as long as the handle lives.
         self._gather = _library.GATHER(self._gathered_by(gather, ranks)) if gather is not None else _library.GATHER()
         self._gather_error: BaseException | None = None
-        options = _library.Options(ctypes.sizeof(_library.Options), os.fsencode(folder), parse_size(host_memory),
-                                   _named(STATES, state, "a format of state"), threads, save_every, accumulate,
+        options = _library.Options(ctypes.sizeof(_library.Options), os.fsencode(folder),
+                                   0 if host_memory is None else parse_size(host_memory),
+                                   _named(STATES, state, "a format of state"), _whole("threads", threads),
+                                   _whole("save_every", save_every), accumulate,
                                    _named(MISSING, missing_gradients, "a way with missing gradients"), allow_buffered, rank, ranks, self._gather, None, sharded)
         handle = ctypes.c_void_p()
         self._handle: ctypes.c_void_p | None = None
@@ -252,6 +264,8 @@ class Store:
         """Runs a step with the gradients that were handed in. clip: the largest global norm, 0 for none. note: text that the
         step's commit keeps. Without `wait` it returns once the norm is known: until a tensor was waited for, its weights
         are not whole, and its gradient must stay as it is."""
+        if not isinstance(note, str):
+            raise TypeError(f"the note is {note!r}: it must be text")
         rates = _library.Rates(ctypes.sizeof(_library.Rates), lr, *betas, eps, weight_decay, clip, note.encode())
         result = _library.Result(ctypes.sizeof(_library.Result))
         self._call("spillway_step" if wait else "spillway_step_start", rates, result)

@@ -78,8 +78,8 @@ def train_once(store, weights, lr):
 
 
 def sizes_are_read():
-    problems = [] if (parse_size("1.5GiB"), parse_size("64M"), parse_size(7)) == (3 << 29, 64 << 20, 7) else ["a size is wrong"]
-    for wrong in ("32GB", "", "-1", "x"):
+    problems = [] if [parse_size(size) for size in ("1.5GiB", "64M", 7, 4e9)] == [3 << 29, 64 << 20, 7, 4000000000] else ["a size is wrong"]
+    for wrong in ("32GB", "", "-1", "x", 0, -1, float("nan"), None, 1 << 63):
         problems += script_test.raised(ValueError, "is not a size", parse_size, wrong)
     return problems
 

@@ -1,4 +1,5 @@
 /* Refusals of the library: their words, and that they lose nothing. */
+#include "core/machine.h"
 #include "tests/library/support.h"
 
 #include <errno.h>
@@ -28,7 +29,8 @@ static void options_are_checked(void **state) {
     options = library_options("", HOST);
     expect(spillway_create(&options, &self), NULL, SPILLWAY_ERROR_ARGUMENT, "`store`");
     options = library_options(path, 0);
-    expect(spillway_create(&options, &self), NULL, SPILLWAY_ERROR_ARGUMENT, "host_memory_bytes");
+    options.host_memory_bytes = UINT64_MAX;
+    expect(spillway_create(&options, &self), NULL, SPILLWAY_ERROR_ARGUMENT, "which is no amount of memory");
     options = library_options(path, HOST);
     options.state = 3;
     expect(spillway_create(&options, &self), NULL, SPILLWAY_ERROR_ARGUMENT, "state 3");
@@ -253,6 +255,47 @@ static void a_refused_budget_says_what_is_needed(void **state) {
     options.host_memory_bytes = (uint64_t)(1.02 * needed);
     spillway_close(model_open(&m, &options));
     model_free(&m);
+}
+
+/* Describes a tensor whose weights nobody reads, since the store is refused before. */
+static spillway *describe_large(const struct spillway_options *options, int64_t count) {
+    static float weight;
+    struct spillway_tensor tensor = SPILLWAY_TENSOR_INIT;
+    spillway *self;
+    tensor.name = "large";
+    tensor.count = count;
+    tensor.weights = &weight;
+    library_must(spillway_create(options, &self), NULL, "create");
+    library_must(spillway_add(self, &tensor, NULL), self, "add");
+    return self;
+}
+
+/* Sums of gradients that take more than half of the free memory, of which nothing is touched, make the library tell how
+ * much it may take. */
+static void a_budget_left_open_is_half_of_what_is_free(void **state) {
+    char path[SUPPORT_PATH_CHARS], unit;
+    double gib;
+    struct sw_machine machine;
+    struct spillway_options options = library_options(library_store(state, path), 0);
+    options.accumulate = 1;
+    assert_int_equal(sw_machine_read_memory(&machine), SW_OK);
+    spillway *self = describe_large(&options, machine.available_bytes * 3 / 4 / (int64_t)sizeof(float));
+    expect(spillway_open(self), self, SPILLWAY_ERROR_BUDGET, "host_memory_bytes, ");
+    assert_int_equal(sscanf(strstr(spillway_error(self), "bytes, ") + 7, "%lf %ciB", &gib, &unit), 2);
+    assert_int_equal(unit, 'G');
+    assert_true(fabs(gib * 0x1p30 / (double)machine.available_bytes - 0.5) < 0.2);
+    spillway_close(self);
+}
+
+/* The system would end a process that takes more than there is. */
+static void more_memory_than_the_machine_has_is_refused(void **state) {
+    char path[SUPPORT_PATH_CHARS];
+    struct sw_machine machine;
+    assert_int_equal(sw_machine_read_memory(&machine), SW_OK);
+    const struct spillway_options options = library_options(library_store(state, path), INT64_C(1) << 59);
+    spillway *self = describe_large(&options, machine.physical_bytes / 11);
+    expect(spillway_open(self), self, SPILLWAY_ERROR_BUDGET, "and this machine allows ");
+    spillway_close(self);
 }
 
 static void too_many_tensors_are_refused(void **state) {
@@ -535,6 +578,8 @@ int main(void) {
         IN_FOLDER(zeros_stand_for_missing_gradients),
         IN_FOLDER(other_tensors_are_refused_by_name),
         IN_FOLDER(a_refused_budget_says_what_is_needed),
+        IN_FOLDER(a_budget_left_open_is_half_of_what_is_free),
+        IN_FOLDER(more_memory_than_the_machine_has_is_refused),
         IN_FOLDER(too_many_tensors_are_refused),
         IN_FOLDER(other_folders_are_refused),
         IN_FOLDER(what_a_death_leaves_is_no_obstacle),

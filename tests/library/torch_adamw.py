@@ -186,6 +186,26 @@ def the_state_dict_is_small_and_checked(folder):
     return problems
 
 
+def wrong_arguments_are_refused_early(model, folder):
+    """Before anything is made in the folder."""
+    problems, parameters, make = [], list(model.parameters()), spillway.AdamW
+    wrong = [("lr is -1", {"lr": -1}), ("lr is '0.1'", {"lr": "0.1"}), ("betas is 0.9", {"betas": 0.9}), ("betas[1] is 1.5", {"betas": (0.9, 1.5)}),
+             ("weight_decay is -0.1", {"weight_decay": -0.1}), ("clip is '1'", {"clip": "1"}), ("eps is nan", {"eps": float("nan")}),
+             ("state", {"state": 8}), ("0 is not a size", {"host_memory": 0}), ("-1 is not a size", {"host_memory": -1}),
+             ("[] is not a size", {"host_memory": []})]
+    for words, arguments in wrong:
+        problems += script_test.raised(ValueError, words, make, parameters, **{"store": folder, **arguments})
+    for words, given, arguments in (("is a Sequential", model, {}), ("is a Parameter", parameters[0], {}), ("overlap is True", parameters, {"overlap": True}),
+                                    ("save_every is 1000.0", parameters, {"save_every": 1e3}), ("threads is 'two'", parameters, {"threads": "two"})):
+        problems += script_test.raised(TypeError, words, make, given, store=folder, **arguments)
+    for name in ("amsgrad", "maximize"):
+        problems += script_test.raised(ValueError, f"asks for {name}", make, [{"params": parameters, name: True}], store=folder)
+    problems += script_test.raised(ValueError, "there are no parameters", make, [], store=folder)
+    frozen = [torch.nn.Parameter(torch.ones(3), requires_grad=False), torch.nn.Parameter(torch.ones(0))]
+    problems += script_test.raised(ValueError, "none of the 2 parameters can be trained", make, frozen, store=folder)
+    return problems + (["a wrong argument leaves a folder"] if os.path.exists(folder) else [])
+
+
 @needs("torch")
 def mistakes_are_refused_by_name(folder):
     options = {"store": folder, "host_memory": "64MiB", "allow_buffered": True}
@@ -201,12 +221,17 @@ def mistakes_are_refused_by_name(folder):
                        [{"params": first, "weight_decay": 0.1}, {"params": second, "weight_decay": 0.2}], **options)
     problems += script_test.raised(ValueError, "is none of", make, first, missing="none", **options)
     problems += script_test.raised(ValueError, "is not a size", make, first, store=folder, host_memory="32GB")
+    problems += wrong_arguments_are_refused_early(model, folder)
     optimizer = make(model.named_parameters(), missing="error", **options)
     problems += script_test.raised(spillway.StoreError, "already open in this process", make, model.named_parameters(), **options)
     problems += script_test.raised(ValueError, "'0.weight' has no gradient in step 1", optimizer.step)
     model(torch.ones(1, 8)).sum().backward()
     problems += script_test.raised(ValueError, "made with", optimizer.add_param_group, {"params": [torch.nn.Parameter(torch.ones(1))]})
     problems += script_test.raised(TypeError, "copied or pickled", copy.deepcopy, optimizer)
+    problems += script_test.raised(ValueError, "none of the optimizer's", optimizer.read_state, torch.nn.Parameter(torch.ones(1)))
+    optimizer.note = 5
+    problems += script_test.raised(TypeError, "the note is 5", optimizer.step)
+    optimizer.note = ""
     optimizer.step()
     problems += forked(optimizer)
     data = model[1].bias.data
@@ -218,7 +243,9 @@ def mistakes_are_refused_by_name(folder):
     renamed = {name.replace("1.", "last."): parameter for name, parameter in model.named_parameters()}
     problems += script_test.raised(ValueError, "none of the name 'last.weight'", make, renamed.items(), **options)
     problems += script_test.raised(ValueError, "the state of a tensor '1.weight'", make, model[:1].named_parameters(), **options)
+    options["host_memory"] = None
     with_zeros = make(model.named_parameters(), missing="zero", **options)
+    problems += [] if with_zeros.usage().state_host_bytes > 0 else ["half of what is free does not hold the state"]
     with_zeros.zero_grad()
     with_zeros.step()
     with_zeros.close()

@@ -1,7 +1,9 @@
 """spillway.AdamW while a step runs: what a program does meanwhile finds whole weights, and leaves the gradients that the
 step reads alone. Needs PyTorch."""
 
+import gc
 import os
+import subprocess
 import sys
 import threading
 import warnings
@@ -154,5 +156,130 @@ def modules_that_would_not_wait_are_refused(folder):
     return problems
 
 
-script_test.run(gradients_stay_until_the_step_is_done, an_interrupted_step_is_still_waited_for,
-                threads_wait_for_one_weight, every_reader_waits, modules_that_would_not_wait_are_refused)
+def watched(optimizer):
+    """Lets the gradients that a step reads be looked at when its store is closed. Returns what is found."""
+    kept, alive = [weakref.ref(gradient) for gradient in optimizer._running.values()], []
+    store, close = optimizer._store, optimizer._store.close
+
+    def observed():
+        alive.extend(gradient() is not None for gradient in kept)
+        close()
+    store.close = observed
+    return alive
+
+
+@needs("torch")
+def an_optimizer_may_be_forgotten_while_its_step_runs(folder):
+    """With its module, and without it, which then waits for nothing any more. The step is whole, and the store is free."""
+    problems = []
+    for number, with_module in enumerate((False, True)):
+        model = chain()
+        optimizer = made(folder, model.named_parameters(), model)
+        if optimizer.last_step != number:
+            problems.append(f"step {number} was lost: {optimizer.last_step}")
+        give_gradients(model)
+        optimizer.step()
+        optimizer.zero_grad()
+        alive, kept = watched(optimizer), weakref.ref(optimizer)
+        if with_module:
+            del model
+        del optimizer
+        problems += [] if kept() is None else ["something keeps the optimizer alive"]
+        problems += [] if len(alive) == 6 and all(alive) else [f"gradients that are there when the store closes: {alive}"]
+        if not with_module:
+            problems += [] if all(type(module._parameters) is dict for module in model.modules()) else ["traces are left in the module"]
+            weight = model[1].weight.detach().clone()
+            again = made(folder, model.named_parameters(), model)
+            problems += [] if is_new(again, model[1].weight, weight) else ["the step was not whole when the optimizer was gone"]
+            again.close()
+    return problems
+
+
+@needs("torch")
+def a_module_may_own_its_optimizer(folder):
+    """As in Lightning, and with a schedule, which refers to the optimizer: only the collector finds that nobody needs them."""
+    model = chain()
+    model.optimizer = made(folder, model.named_parameters(), model)
+    model.schedule = torch.optim.lr_scheduler.ConstantLR(model.optimizer)
+    give_gradients(model)
+    model.optimizer.step()
+    model.zero_grad()
+    alive, kept = watched(model.optimizer), weakref.ref(model.optimizer)
+    del model
+    gc.collect()
+    problems = [] if kept() is None else ["the optimizer lives on"]
+    return problems + ([] if len(alive) == 6 and all(alive) else [f"gradients that are there when the store closes: {alive}"])
+
+
+ENDS = """
+import os, sys
+sys.argv = ["", {library!r}]
+sys.path.insert(0, {here!r})
+import torch_overlap as t
+model = t.chain()
+optimizer = t.made({folder!r}, model.named_parameters(), model)
+for _ in range({steps}):
+    t.give_gradients(model)
+    optimizer.step()
+{ending}
+"""
+
+
+@needs("torch")
+def an_interpreter_may_end_while_a_step_runs(folder):
+    """However it ends by itself, the step is committed; if it is torn away, the step before is there, or this one."""
+    problems, steps = [], 0
+    for ending, most_lost in (("", 0), ("sys.exit(3)", 0), ("raise KeyboardInterrupt", 0), ("os._exit(0)", 1)):
+        program = ENDS.format(library=sys.argv[1], here=HERE, folder=folder, steps=2, ending=ending)
+        done = subprocess.run([sys.executable, "-B", "-c", program], capture_output=True, text=True, check=False)
+        model = chain()
+        optimizer = made(folder, model.named_parameters(), model)
+        found = optimizer.last_step
+        if not steps + 2 - most_lost <= found <= steps + 2:
+            problems.append(f"{ending}: it goes on from step {found}, not {steps + 2}: {done.stderr[-300:]}")
+        steps = found
+        optimizer.close()
+    return problems
+
+
+@needs("torch")
+def a_fork_is_refused_and_leaves_the_step(folder):
+    """A worker of a DataLoader that begins while a step runs has halves of parameters: reading one is refused there, and what
+    the worker forgets or leaves is not the parent's."""
+    class Reads(torch.utils.data.Dataset):
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, number):
+            nonlocal optimizer
+            try:
+                model[number].weight
+            except ValueError as error:
+                said = str(error)
+            else:
+                said = "the weight was read"
+            optimizer = None
+            return said
+    model = chain()
+    optimizer = made(folder, model.named_parameters(), model)
+    give_gradients(model)
+    optimizer.step()
+    optimizer.zero_grad()
+    loader = torch.utils.data.DataLoader(Reads(), num_workers=2, multiprocessing_context="fork", batch_size=None)
+    said = list(loader)
+    problems = [] if all("is a fork" in text for text in said) else [f"a worker says: {said}"]
+    optimizer.wait()
+    weight = model[2].weight.detach().clone()
+    give_gradients(model)
+    optimizer.step()
+    optimizer.wait()
+    problems += [] if optimizer.last_step == 2 and not torch.equal(weight, model[2].weight) else ["the parent's steps do not go on"]
+    optimizer.close()
+    return problems
+
+
+if __name__ == "__main__":
+    script_test.run(gradients_stay_until_the_step_is_done, an_interrupted_step_is_still_waited_for,
+                    threads_wait_for_one_weight, every_reader_waits, modules_that_would_not_wait_are_refused,
+                    an_optimizer_may_be_forgotten_while_its_step_runs, a_module_may_own_its_optimizer,
+                    an_interpreter_may_end_while_a_step_runs, a_fork_is_refused_and_leaves_the_step)
