@@ -61,7 +61,7 @@ static void print_groups(const struct sw_settings *s, FILE *to) {
 void sw_answer_print_plan(const struct sw_answer *answer, FILE *to) {
     const struct sw_settings *s = answer->settings;
     const sw_optimizer_format optimizer = sw_optimizer_records(answer->plan->spec.units->optimizer);
-    const bool muon = answer->plan->spec.units->optimizer == SW_OPTIMIZER_MUON;
+    const bool muon = sw_optimizer_has_muon(answer->plan->spec.units->optimizer);
     const bool narrow = optimizer != SW_OPTIMIZER_FP32 && !muon;
     const int64_t all = sw_settings_parameters(s, answer->plan->spec.units);
     char parameters[SW_COUNT_CHARS], active[SW_COUNT_CHARS], active_text[SW_COUNT_CHARS + 32] = "";

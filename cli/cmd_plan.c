@@ -736,7 +736,7 @@ static sw_status print_json(const struct sw_job *p, const struct sw_helps *helps
     const sw_optimizer_format format = plan->spec.units->optimizer;
     json_object_set_new(
         root, "optimizer_state",
-        json_string(sw_optimizer_format_name(format == SW_OPTIMIZER_MUON ? format : sw_optimizer_records(format))));
+        json_string(sw_optimizer_format_name(sw_optimizer_has_muon(format) ? format : sw_optimizer_records(format))));
     json_object_set_new(root, "grads_state", json_string(plan->spec.grads == SW_GRADS_8BIT ? "8bit" : "compute"));
     json_object_set_new(root, "placement_prices", placement_prices_json(p));
     json_object_set_new(root, "frozen", frozen_json(p));

@@ -14,6 +14,7 @@
 
 #include "core/status.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -42,6 +43,11 @@ enum {
     SW_MOMENT_BLOCK_ELEMS = 256, /* elements per scale */
     SW_WIDE_GRAIN_ELEMS = 8192,  /* elements of a wide grain without its padding */
 };
+
+/* Tells whether grains of some matrices hold a momentum instead of two moments. */
+static inline bool sw_optimizer_has_muon(sw_optimizer_format format) {
+    return format == SW_OPTIMIZER_MUON;
+}
 
 /* Returns the format of the records only, whatever grains the units have. */
 static inline sw_optimizer_format sw_optimizer_records(sw_optimizer_format format) {

@@ -132,7 +132,8 @@ static bool same_text(const char *a, const char *b) {
 }
 
 static const char **texts_of(struct sw_tuning *tuning, int i) {
-    const char **texts[] = {&tuning->freeze, &tuning->lora.targets, &tuning->lora.modules_to_save};
+    const char **texts[] = {&tuning->freeze, &tuning->lora.targets, &tuning->lora.modules_to_save,
+                            &tuning->optimizer_for};
     return i < (int)(sizeof texts / sizeof texts[0]) ? texts[i] : NULL;
 }
 
@@ -158,7 +159,8 @@ void sw_tuning_release(struct sw_tuning *tuning) {
 
 bool sw_tuning_same(const struct sw_tuning *a, const struct sw_tuning *b) {
     const struct sw_lora *x = &a->lora, *y = &b->lora;
-    return same_text(a->freeze, b->freeze) && a->base == b->base && x->rank == y->rank && x->alpha == y->alpha &&
+    return same_text(a->freeze, b->freeze) && a->base == b->base && a->optimizer == b->optimizer &&
+           same_text(a->optimizer_for, b->optimizer_for) && x->rank == y->rank && x->alpha == y->alpha &&
            x->rank_stabilized == y->rank_stabilized && x->dropout == y->dropout && same_text(x->targets, y->targets) &&
            same_text(x->modules_to_save, y->modules_to_save);
 }

@@ -13,12 +13,19 @@
 
 #include <stdbool.h>
 
+/* --optimizer, in the order of its choices. */
+enum { SW_TRAINS_ADAMW, SW_TRAINS_MUON };
+
 struct sw_tuning {
     const char *freeze;  /* NULL: nothing is frozen but by adapters */
     struct sw_lora lora; /* excludes `freeze` */
     /* sw_base_format of the frozen matrices of blocks; without frozen tensors SW_BASE_TYPED. It decides where tensors
      * lie in a unit, so a run keeps it. */
     int base;
+    /* Which optimizer updates what (optimizer_for.h): SW_TRAINS_..., and the text of --optimizer-for, or NULL. They too
+     * decide where tensors lie. */
+    int optimizer;
+    const char *optimizer_for;
 };
 
 /* Tells whether some tensors are not trained. */

@@ -9,6 +9,7 @@
 #include "core/size.h"
 #include "model/freeze.h"
 #include "model/model_private.h"
+#include "model/optimizer_for.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -342,12 +343,12 @@ static sw_status add_block_tensor(const struct sw_units *units, struct sw_unit *
         /* A rounding error of the router sends a token to other experts, and its matrix is small, as a gate's is. */
         added->typed = tensor == ROUTER || tensor == SHARED_GATE || biases || (as_stored && !joined);
         added->in_first = joined && !as_stored;
-        if (units->optimizer == SW_OPTIMIZER_MUON && c->qkv_by_head)
+        if (sw_optimizer_has_muon(units->optimizer) && c->qkv_by_head)
             return sw_fail(
                 SW_ERR_UNSUPPORTED,
                 "--optimizer muon needs queries, keys and values as matrices of their own, and in this model "
                 "they lie head by head in one; train it by AdamW");
-        if (units->optimizer == SW_OPTIMIZER_MUON)
+        if (sw_optimizer_has_muon(units->optimizer))
             describe_to_muon(c, tensor, pieces, piece, as_stored, experts.count, added);
     }
     return SW_OK;
@@ -553,6 +554,8 @@ static sw_status make_units(const struct sw_model_config *config, const struct s
     if (status == SW_OK)
         status = sw_tuning_apply(tuning, config, cut->ranks * (cut->expert_ranks > 1 ? cut->expert_ranks : 1),
                                  cut->tiles, units);
+    if (status == SW_OK)
+        status = sw_optimizer_for_apply(tuning, cut->ranks > 1 || cut->expert_ranks > 1, units);
     if (status == SW_OK)
         status = check_as_stored(config, tuning, units);
     if (sw_cut_shares_out(cut) && cut->ranks == 1)

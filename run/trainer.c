@@ -754,7 +754,7 @@ struct change {
 /* Keeps the run's rounding unless the edit names one; fp32 state has none. */
 static void keep_rounding(int before, int unnamed, struct sw_settings *settings) {
     if (settings->rounding == unnamed)
-        settings->rounding = settings->optimizer_state == SW_OPTIMIZER_FP32 ? SW_OPTION_ROUNDING_AUTO : before;
+        settings->rounding = sw_settings_optimizer(settings) == SW_OPTIMIZER_FP32 ? SW_OPTION_ROUNDING_AUTO : before;
 }
 
 /* Unsets the settings that depend on how ranks divide the work, if that changes. A run of one data rank has not chosen
@@ -796,6 +796,20 @@ static void keep_rows(struct rows_kept before, struct sw_settings *settings) {
         settings->sequence = before.sequence;
 }
 
+/* Gives all of a run to one optimizer. The stores of two divisions between optimizers have one name, so that one cannot
+ * be made beside the other. */
+static sw_status name_optimizer(struct sw_settings *settings) {
+    struct sw_tuning *tuning = &settings->tuning;
+    if (tuning->optimizer_for != NULL && tuning->optimizer == SW_TRAINS_MUON)
+        return sw_fail(SW_ERR_ARG,
+                       "--optimizer muon cannot take the place of the run's --optimizer-for %s: leave it out, or first "
+                       "resume with --optimizer adamw",
+                       tuning->optimizer_for);
+    free((char *)tuning->optimizer_for);
+    tuning->optimizer_for = NULL;
+    return SW_OK;
+}
+
 /* Applies the edit, and notes what the user named now: only named budgets may exceed the available memory, and only an
  * unnamed chunk size may be raised. */
 static sw_status apply_change(const struct change *change, const struct sw_trainer *trainer,
@@ -816,8 +830,14 @@ static sw_status apply_change(const struct change *change, const struct sw_train
         *number[i] = UNNAMED;
     }
     settings->rounding = UNNAMED;
+    const int optimizer = settings->tuning.optimizer;
+    settings->tuning.optimizer = UNNAMED;
     const struct rows_kept rows = leave_rows_open(settings);
-    const sw_status status = change->apply != NULL ? change->apply(change->context, settings) : SW_OK;
+    sw_status status = change->apply != NULL ? change->apply(change->context, settings) : SW_OK;
+    if (settings->tuning.optimizer == UNNAMED)
+        settings->tuning.optimizer = optimizer;
+    else if (status == SW_OK)
+        status = name_optimizer(settings);
     if (sw_tensor_is_open(settings))
         settings->tensor = trainer->run.tensor_ranks / trainer->run.expert_ranks;
     for (int i = 0; i < NUMBERS; i++) {

@@ -19,6 +19,7 @@
 #include "model/freeze.h"
 #include "model/hf/config.h"
 #include "model/model.h"
+#include "model/optimizer_for.h"
 #include "model/peft.h"
 #include "offload/plan/placement.h"
 
@@ -454,6 +455,14 @@ static sw_status check_tuning(const struct sw_settings *s) {
     return sw_tuning_check(&tuning);
 }
 
+/* Tells whether Muon trains something. A layout that no user can choose is that of a run's units, for passes that train
+ * nothing. */
+static bool uses_muon(const struct sw_settings *s) {
+    if (s->optimizer_state >= SW_OPTIMIZER_FORMATS)
+        return false;
+    return s->tuning.optimizer == SW_TRAINS_MUON || sw_optimizer_for_has_muon(s->tuning.optimizer_for);
+}
+
 /* Refuses what Muon's layout of state or its whole matrices do not go with. */
 static sw_status check_muon(const struct sw_settings *s) {
     const struct {
@@ -471,7 +480,7 @@ static sw_status check_muon(const struct sw_settings *s) {
         {sw_settings_fp8(s), "--precision fp8", "give --precision bf16"},
         {s->muon_lr > 0.0 && s->lr == 0.0, "--lr 0", "--muon-lr follows its schedule; give a rate above 0"},
     };
-    for (size_t i = 0; s->optimizer == SW_TRAINS_MUON && i < sizeof others / sizeof others[0]; i++)
+    for (size_t i = 0; uses_muon(s) && i < sizeof others / sizeof others[0]; i++)
         if (others[i].given)
             return sw_fail(SW_ERR_ARG, "--optimizer muon does not go with %s: %s", others[i].flag, others[i].why);
     return SW_OK;
@@ -479,6 +488,7 @@ static sw_status check_muon(const struct sw_settings *s) {
 
 sw_status sw_settings_check(const struct sw_settings *settings) {
     int64_t group;
+    SW_TRY(sw_optimizer_for_check(settings->tuning.optimizer_for));
     SW_TRY(check_muon(settings));
     SW_TRY(check_dpo(settings));
     SW_TRY(check_machine(settings));
@@ -489,7 +499,7 @@ sw_status sw_settings_check(const struct sw_settings *settings) {
     SW_TRY(sw_tensor_rates_check(settings));
     SW_TRY(sw_places_check(&settings->nvme));
     if (settings->rounding == SW_OPTION_ROUNDING_STOCHASTIC && settings->optimizer_state == SW_OPTIMIZER_FP32 &&
-        settings->optimizer != SW_TRAINS_MUON)
+        !uses_muon(settings))
         return sw_fail(SW_ERR_ARG, "--rounding stochastic is for narrow moments, and --optimizer-state fp32 rounds "
                                    "none; leave it out, or give --optimizer-state bf16 or 8bit");
     if (sw_settings_fp8(settings) && settings->gather != SW_GATHER_EXACT)
@@ -522,7 +532,7 @@ bool sw_settings_fp8(const struct sw_settings *settings) {
 }
 
 sw_optimizer_format sw_settings_optimizer(const struct sw_settings *settings) {
-    if (settings->optimizer == SW_TRAINS_MUON)
+    if (uses_muon(settings))
         return SW_OPTIMIZER_MUON;
     if (sw_settings_fp8(settings) && settings->optimizer_state == SW_OPTIMIZER_FP32)
         return SW_OPTIMIZER_FP32_APART;
@@ -532,7 +542,7 @@ sw_optimizer_format sw_settings_optimizer(const struct sw_settings *settings) {
 /* A narrow second moment that is rounded to nearest stops falling: a step takes less from it than half the distance
  * between two of its values. */
 sw_rounding sw_settings_rounding(const struct sw_settings *settings) {
-    const bool narrow = settings->optimizer_state != SW_OPTIMIZER_FP32 || settings->optimizer == SW_TRAINS_MUON;
+    const bool narrow = settings->optimizer_state != SW_OPTIMIZER_FP32 || uses_muon(settings);
     return narrow && settings->rounding != SW_OPTION_ROUNDING_NEAREST ? SW_ROUND_STOCHASTIC : SW_ROUND_NEAREST;
 }
 
@@ -761,7 +771,7 @@ static const struct {
 
 /* Resolves Muon's rate, and warns of one that is of another scale's size. */
 static sw_status resolve_muon(struct sw_settings *s, const struct sw_device_info *device) {
-    if (s->optimizer != SW_TRAINS_MUON)
+    if (!uses_muon(s))
         return SW_OK;
     if (!device->host_memory)
         return sw_fail(SW_ERR_UNSUPPORTED, "--optimizer muon trains on the CPU only: the GPU has no such update yet; "

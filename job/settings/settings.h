@@ -38,9 +38,6 @@ enum { SW_MOST_CHUNK_GRAINS = 65536 };
 
 /* The settings; settings_flags.c describes each flag. Where "auto" was given and is not resolved yet, a member is
  * SW_OPTION_AUTO. */
-/* --optimizer, in the order of its choices. */
-enum { SW_TRAINS_ADAMW, SW_TRAINS_MUON };
-
 struct sw_settings {
     char *recipe;               /* file that flags were read from; NULL: none */
     char *model;                /* Hugging Face folder or preset; owned, like all texts and lists here */
@@ -59,7 +56,6 @@ struct sw_settings {
     struct sw_option_list no_decay, lr_scale; /* patterns for tensors' names; those of lr_scale end in =FACTOR */
     double router_aux_loss, router_z_loss;    /* factors of the losses that a mixture of experts has for its routers */
     double weight_decay, beta1, beta2, eps, clip;
-    int optimizer;                 /* SW_TRAINS_... */
     int muon_scale;                /* sw_muon_scale */
     double muon_lr, muon_momentum; /* muon_lr: resolved as lr is */
     int optimizer_state;           /* sw_optimizer_format of the moments */

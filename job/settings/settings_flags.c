@@ -194,19 +194,24 @@ static const struct sw_option options[] = {
      .real_min = 0, .real_max = 1, .below_max = true, .what = "AdamW: decay of the second moment per step"},
     {.name = "--eps", REAL(eps), .commands = TRAIN, .group = LEARNING, .initial = "1e-8", .value = "X",
      .real_min = LEAST_EPS, .real_max = 1, .what = "AdamW: added to the root of the second moment"},
-    {.name = "--optimizer", CHOICE(optimizer), .commands = SHAPES, .group = LEARNING, .initial = "adamw",
+    {.name = "--optimizer", CHOICE(tuning.optimizer), .commands = ALL, .group = LEARNING, .initial = "adamw",
      .choices = "adamw|muon",
      .what = "muon: Muon updates the matrices of layers, with 8 bytes of state a parameter instead of 12, and AdamW "
-             "embeddings, output table, norms, biases and vectors, of which the tables keep moments in bf16"},
-    {.name = "--muon-scale", CHOICE(muon_scale), .commands = SHAPES, .group = LEARNING, .initial = "moonshot",
+             "embeddings, output table, norms, biases and vectors, of which the tables keep moments in bf16; at a resume, "
+             "what changes its optimizer begins with fresh state"},
+    {.name = "--optimizer-for", TEXT(tuning.optimizer_for), .commands = SHAPES, .group = LEARNING,
+     .value = "PATTERN=NAME",
+     .what = "optimizer of the matrices of layers whose names match, such as '*.mlp.*=muon'; several with commas "
+             "between them: the last match counts"},
+    {.name = "--muon-scale", CHOICE(muon_scale), .commands = ALL, .group = LEARNING, .initial = "moonshot",
      .choices = "moonshot|jordan",
      .what = "factor of Muon's update: 0.2·sqrt(max(outputs, inputs)), so that rates of AdamW suit it; or "
              "sqrt(max(1, outputs/inputs))"},
-    {.name = "--muon-lr", REAL(muon_lr), .commands = SHAPES, .group = LEARNING, .initial = "auto", .value = "RATE",
+    {.name = "--muon-lr", REAL(muon_lr), .commands = ALL, .group = LEARNING, .initial = "auto", .value = "RATE",
      .real_min = 0, .real_max = 1e3, .allow_auto = true,
      .what = "peak learning rate of Muon, which follows the schedule of --lr; auto: --lr with the scale of moonshot, "
              "0.02 with that of jordan"},
-    {.name = "--muon-momentum", REAL(muon_momentum), .commands = SHAPES, .group = LEARNING, .initial = "0.95",
+    {.name = "--muon-momentum", REAL(muon_momentum), .commands = ALL, .group = LEARNING, .initial = "0.95",
      .value = "X", .real_min = 0, .real_max = 1, .below_max = true, .what = "Muon: decay of the momentum per step"},
     {.name = "--optimizer-state", CHOICE(optimizer_state), .commands = ALL, .group = LEARNING, .initial = "fp32",
      .choices = "fp32|bf16|8bit",

@@ -585,6 +585,10 @@ static sw_status parse_run(const json_t *root, const char *path, struct sw_run *
     run->settings.old_text = json_integer_value(json_object_get(root, "text_version")) < SW_RUN_TEXT_VERSION;
     for (int i = 0; i < run->settings.nvme.count; i++)
         SW_TRY(sw_option_list_add(&run->nvme, run->settings.nvme.items[i]));
+    run->trains = run->settings.tuning.optimizer;
+    if (run->settings.tuning.optimizer_for != NULL &&
+        (run->optimizer_for = strdup(run->settings.tuning.optimizer_for)) == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the settings of %s", path);
     SW_TRY(run_list_from_json(root, "beside", path, &run->beside));
     SW_TRY(run_list_from_json(root, "data_text", path, &run->texts.data));
     SW_TRY(run_list_from_json(root, "val_text", path, &run->texts.val));
@@ -633,6 +637,7 @@ sw_status sw_run_move_model(struct sw_run *run, const char *model) {
         return SW_OK;
     if (copy == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the name of the model");
+    free(run->optimizer_for);
     free(run->moved_model);
     run->moved_model = copy;
     return SW_OK;

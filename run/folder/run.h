@@ -50,6 +50,9 @@ struct sw_run {
      * optimizer state, the size of groups whose ranks have parts of the state (1: none), the members of such a group
      * that share out experts (1: it is a tensor group), and the tiles per half of a block. */
     sw_optimizer_format optimizer;
+    /* --optimizer and --optimizer-for as in run.json; the settings may have changed since. */
+    int trains;
+    char *optimizer_for;
     int64_t tensor_ranks, expert_ranks, tiles;
     bool joined;                /* by an older version, whose groups have experts in one unit with their block */
     struct sw_run_store *store; /* `ranks` entries; NULL until the stores are made */

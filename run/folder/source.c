@@ -102,7 +102,7 @@ static sw_status open_units(struct sw_source *source, const struct sw_source_spe
                                     &(struct sw_model_group){.ranks = spec->tensor_ranks,
                                                              .rank = spec->tensor_rank,
                                                              .experts = spec->expert_ranks},
-                                    spec->tiles, spec->optimizer, NULL, &source->made));
+                                    spec->tiles, spec->optimizer, &source->tuning, &source->made));
     source->units = source->made;
     return SW_OK;
 }

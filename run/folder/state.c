@@ -359,7 +359,7 @@ static void widen(const struct part *part, int64_t unit, int64_t grain, float *o
     const struct sw_unit *of = &part->units->unit[unit];
     assert(part->records != NULL && grain >= of->trained_grain);
     const char *record = record_of(part->records, unit, grain);
-    if (part->units->optimizer == SW_OPTIMIZER_MUON && grain < of->adamw_grain) {
+    if (sw_optimizer_has_muon(part->units->optimizer) && grain < of->adamw_grain) {
         memcpy(out, record, (SW_STATE_V * sizeof *out) * (size_t)SW_GRAIN_ELEMS);
         memset(out + SW_STATE_V * SW_GRAIN_ELEMS, 0, sizeof *out * (size_t)SW_GRAIN_ELEMS);
         return;

@@ -148,6 +148,11 @@ static bool changes_format(const struct sw_store_set *set) {
     return set->old.optimizer != sw_settings_optimizer(&set->run->settings);
 }
 
+static bool changes_optimizer(const struct sw_store_set *set) {
+    return sw_optimizer_has_muon(set->old.optimizer) !=
+           sw_optimizer_has_muon(sw_settings_optimizer(&set->run->settings));
+}
+
 static bool changes_groups(const struct sw_store_set *set) {
     const struct sw_settings *now = &set->run->settings;
     return set->old.tensor_ranks != sw_settings_part_ranks(now) ||
@@ -193,12 +198,25 @@ struct making {
     const struct sw_unit *unit;
 };
 
+/* Clears moments of a tensor that another optimizer updates from now on. One that AdamW has had no second moment of has
+ * none; only Muon leaves a momentum beside it. */
+static void begin_afresh(const struct making *making, int64_t tensor, int64_t run, float *m, const float *v) {
+    const bool before = sw_optimizer_has_muon(making->self->set->old.optimizer);
+    const bool now = sw_optimizer_has_muon(making->self->to->optimizer);
+    for (int64_t i = 0; before && !now && i < run; i++)
+        m[i] = v[i] == 0.0f ? 0.0f : m[i];
+    if (!before && now && making->unit->tensor[tensor].muon_count > 0)
+        memset(m, 0, (size_t)run * sizeof *m);
+}
+
 /* Takes a run of elements of a tensor into the grain, starting at its element `at`. */
 static sw_status take_run(void *context, int64_t tensor, int64_t whole, int64_t run, int64_t at) {
     const struct making *making = context;
     float *const made = making->self->made + at;
     float *const out[] = {made, made + SW_GRAIN_ELEMS, made + (int64_t)2 * SW_GRAIN_ELEMS};
-    return sw_state_read(making->self->old, making->unit->tensor[tensor].name, whole, run, out);
+    SW_TRY(sw_state_read(making->self->old, making->unit->tensor[tensor].name, whole, run, out));
+    begin_afresh(making, tensor, run, out[1], out[2]);
+    return SW_OK;
 }
 
 static sw_status make_grain(struct filler *self, int64_t unit, int64_t grain, char *out) {
@@ -206,7 +224,10 @@ static sw_status make_grain(struct filler *self, int64_t unit, int64_t grain, ch
     struct making making = {.self = self, .unit = &self->to->unit[unit]};
     memset(&self->made, 0, sizeof self->made);
     SW_TRY(sw_unit_walk(making.unit, grain * SW_GRAIN_ELEMS, SW_GRAIN_ELEMS, take_run, &making));
-    sw_record_from_fp32(self->to->optimizer, grain >= making.unit->wide_grain, &nearest, self->made, out);
+    if (sw_optimizer_has_muon(self->to->optimizer) && grain < making.unit->adamw_grain)
+        memcpy(out, self->made, (size_t)(2 * SW_GRAIN_ELEMS) * sizeof(float));
+    else
+        sw_record_from_fp32(self->to->optimizer, grain >= making.unit->wide_grain, &nearest, self->made, out);
     return SW_OK;
 }
 
@@ -352,7 +373,10 @@ static const char *changes_text(const struct sw_store_set *set, char out[GROUPS_
 /* Refuses a new layout that cannot be made, before anything is created. */
 static sw_status check_layout(const struct sw_store_set *set) {
     const struct sw_run *run = set->run;
-    const char *flag = changes_format(set) ? "--optimizer-state" : changes_experts(set) ? "--experts" : "--tensor";
+    const char *flag = changes_optimizer(set) ? "--optimizer"
+                       : changes_format(set)  ? "--optimizer-state"
+                       : changes_experts(set) ? "--experts"
+                                              : "--tensor";
     struct sw_places places;
     bool on_device = false;
     if (!changes_layout(set))
@@ -378,7 +402,11 @@ static sw_status check_layout(const struct sw_store_set *set) {
 static void say_changed(const struct sw_store_set *set) {
     const sw_optimizer_format now = sw_settings_optimizer(&set->run->settings);
     char groups[GROUPS_CHARS];
-    if (changes_format(set))
+    if (changes_optimizer(set))
+        sw_log_info("from step %lld on %s, with fresh state", (long long)set->step + 1,
+                    sw_optimizer_has_muon(now) ? "Muon updates matrices of layers"
+                                               : "AdamW updates also what Muon did");
+    else if (changes_format(set))
         sw_log_info("converted the optimizer state of step %lld from %s to %s, once; moments are rounded to nearest",
                     (long long)set->step, sw_optimizer_format_name(sw_optimizer_records(set->old.optimizer)),
                     sw_optimizer_format_name(sw_optimizer_records(now)));
@@ -426,6 +454,8 @@ static sw_status take_old(struct sw_store_set *set) {
                         .config = run->config,
                         .starts = run->starts,
                         .store = stores};
+    set->old.settings.tuning.optimizer = run->trains;
+    set->old.settings.tuning.optimizer_for = run->optimizer_for;
     for (int64_t rank = 0; rank < run->ranks; rank++) {
         memcpy(stores[rank].id, run->store[rank].id, sizeof stores[rank].id);
         stores[rank].local_rank = run->store[rank].local_rank;

@@ -3,6 +3,7 @@ AdamW's; export, eval, verify and plan of such a run; what is refused."""
 
 import array
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -105,8 +106,15 @@ def bad_input_is_refused():
             ("tiles", ("--tiles", 2), ("--optimizer muon", "--tiles")),
             ("adapters", ("--lora", 4), ("--optimizer muon", "--lora")),
             ("fp8", ("--precision", "fp8"), ("--optimizer muon", "--precision fp8")),
-            ("a momentum of 1", ("--muon-momentum", 1), ("--muon-momentum",))):
+            ("a momentum of 1", ("--muon-momentum", 1), ("--muon-momentum",)),
+            ("a typo in a name", ("--optimizer-for", "*.mlp.*=moun"), ("--optimizer-for", "*.mlp.*=moun", "adamw or muon")),
+            ("no name", ("--optimizer-for", "*.mlp.*"), ("--optimizer-for", "PATTERN=NAME")),
+            ("an empty part", ("--optimizer-for", "*.mlp.*=muon,"), ("--optimizer-for", "PATTERN=NAME"))):
         problems += program.refused(what, train("new", *flags), *words, status=2)
+    for what, pattern, words in (("no such tensor", "*.mpl.*=muon", ("*.mpl.*", "matches no tensor")),
+                                 ("a vector", "*.ln_1.*=muon", ("transformer.h.0.ln_1.weight", "matrices of layers only")),
+                                 ("a table", "*wte*=muon", ("transformer.wte.weight", "matrices of layers only"))):
+        problems += program.refused(what, train("new", "--optimizer-for", pattern), "--optimizer-for", *words)
     problems += program.refused("no rate to follow", train("new", "--muon-lr", 0.02, rate=0), "--optimizer muon", "--lr 0",
                                 "--muon-lr", status=2)
     ranks = program.limits.run(threads(2, program.command(*train("new"))), stdin=subprocess.DEVNULL, capture_output=True,
@@ -114,7 +122,6 @@ def bad_input_is_refused():
     if ranks.returncode != 2 or "--optimizer muon does not go with several ranks" not in ranks.stderr:
         problems.append(f"two ranks: {ranks.stderr[-500:]}")
     program.must(*train("going"))
-    problems += program.refused("another optimizer", ["resume", path("going"), "--optimizer", "adamw"], "--optimizer", status=2)
     problems += program.refused("narrow state later", ["resume", path("going"), "--optimizer-state", "bf16"],
                                 "--optimizer muon", "--optimizer-state")
     said = program.must(*train("slow", "--muon-scale", "jordan", "--muon-lr", 3e-4)).err
@@ -162,6 +169,63 @@ def momenta_are_read_by_name():
                                       matrix, "--part m")
 
 
+def a_pattern_names_the_matrices_of_each():
+    """A resume knows them, also that of a run that AdamW trains but for a few."""
+    program.must(*train("mlp", "--optimizer-for", "*.mlp.*=muon", optimizer="adamw", steps=1))
+    program.must(*train("not-attn", "--optimizer-for", "*.attn.*=adamw", steps=1))
+    adamw, mlp = tensors_of("first-adamw"), tensors_of("mlp")
+    others = {name for name in adamw if adamw[name] != mlp[name]}
+    matrices = {f"transformer.h.{layer}.mlp.{name}.weight" for layer in range(2) for name in ("c_fc", "c_proj")}
+    problems = [] if others == matrices else [f"Muon has trained {sorted(others)}"]
+    if exported("mlp") != exported("not-attn"):
+        problems.append("two ways to name the same matrices train differently")
+    program.must("resume", path("mlp"), "--steps", MORE)
+    program.must(*train("mlp-whole", "--optimizer-for", "*.mlp.*=muon", optimizer="adamw", steps=MORE))
+    if exported("mlp") != exported("mlp-whole"):
+        problems.append("a resume forgets the pattern")
+    program.must("verify", path("mlp"))
+    return problems + program.refused("all at once", ["resume", path("mlp"), "--optimizer", "muon"], "--optimizer muon",
+                                      "--optimizer-for *.mlp.*=muon", "--optimizer adamw")
+
+
+def a_resume_changes_the_optimizer():
+    """Masters and moments of tables stay, matrices begin with none; both ways, and then training goes on."""
+    matrix, table = "transformer.h.1.mlp.c_fc.weight", "transformer.wte.weight"
+    problems = []
+    for name, other, words in (("adamw", "muon", "Muon updates matrices of layers, with fresh state"),
+                               ("muon", "adamw", "AdamW updates also what Muon did, with fresh state")):
+        run = f"{name}-to-{other}"
+        program.must(*train(run, optimizer=name))
+        before, moments = exported(run), state(run, table, "m")
+        said = program.must("resume", path(run), "--steps", STEPS, "--optimizer", other).err
+        if f"from step {STEPS + 1} on {words}" not in said:
+            problems.append(f"{run}: {said}")
+        if exported(run) != before or any(state(run, matrix, "m")):
+            problems.append(f"{run}: the weights differ, or the state of a matrix is not fresh")
+        if not all(abs(a - b) <= abs(b) / 128 for a, b in zip(state(run, table, "m"), moments, strict=True)):
+            problems.append(f"{run}: the moments of a table differ")
+        losses = [line["loss"] for line in program.log_lines(path(run)) if "loss" in line]
+        program.must("resume", path(run), "--steps", MORE)
+        program.must("verify", path(run))
+        after = [line["loss"] for line in program.log_lines(path(run)) if "loss" in line]
+        if len(after) != MORE or not after[-1] < losses[0]:
+            problems.append(f"{run}: losses {after}")
+    return problems
+
+
+def steps_without_a_finite_gradient_are_skipped():
+    """A run that diverges stops after ten such steps, and its momenta are those before them."""
+    ended = program.run(*train("diverges", "--weight-decay", 1000, "--clip", 0, "--warmup", 0, "--schedule", "constant",
+                               steps=300, rate=1000))
+    lines = program.steps_of(path("diverges"))
+    problems = [] if "10 steps in a row" in ended.err and all(line["skipped"] for line in lines[-10:]) else [ended.err[-500:]]
+    momenta = state("diverges", "transformer.h.1.mlp.c_fc.weight", "m")
+    if not any(momenta) or not all(map(math.isfinite, momenta)):
+        problems.append("the momenta are not finite")
+    return problems
+
+
 script_test.run(state_has_the_same_bits_everywhere, ranks_that_share_nothing_update_alike,
                 a_killed_run_goes_on_with_the_same_bits, every_parameter_takes_8_bytes, bad_input_is_refused,
-                only_matrices_of_layers_are_muons, momenta_are_read_by_name)
+                only_matrices_of_layers_are_muons, momenta_are_read_by_name, a_pattern_names_the_matrices_of_each,
+                a_resume_changes_the_optimizer, steps_without_a_finite_gradient_are_skipped)
