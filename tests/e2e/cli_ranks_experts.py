@@ -383,7 +383,12 @@ def expert_groups_that_do_not_fit_are_refused():
 
 def plan_answers_for_groups():
     """All sizes that fit, with as many parameters; each rank has an expert's columns, and so less of the device."""
-    shape = ("plan", "--model", "mixtral-8x7b", "--machine", "h100", "--ranks", 8, "--batch-tokens", 65536, "--json")
+    fields = {"hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 16, "num_key_value_heads": 8, "intermediate_size": 3584,
+              "vocab_size": 32000, "max_position_embeddings": 2048}
+    for name, described in (("planned", {**CONFIGS["mixtral"], **fields}), ("joined", {**OTHERS["gptoss"], "head_dim": 64})):
+        os.mkdir(path(name))
+        write(path(name, "config.json"), json.dumps(described))
+    shape = ("plan", "--model", path("planned"), "--machine", "h100", "--ranks", 8, "--batch-tokens", 16384, "--json")
     auto = json.loads(must(*shape, "--tensor", "auto").out)
     sizes = {size["ranks"]: size for size in auto["tensor_choice"]}
     problems = [] if list(sizes) == [1, 2, 4, 8] else [f"sizes: {list(sizes)}"]
@@ -398,9 +403,9 @@ def plan_answers_for_groups():
         problems.append(f"{both['expert_ranks']}, {both['tensor']}, {both['parameters']} parameters")
     if [size["ranks"] for size in auto["tensor_choice"]] != [1, 2, 4]:
         problems.append(f"beside --experts 2: {auto['tensor_choice']}")
-    joined = ("plan", "--model", "gpt-oss-20b", *shape[3:], "--lora", 8)
-    counts = [[json.loads(must(*joined, *flags).out)[name] for name in ("parameters", "active_parameters")]
-              for flags in ((), ("--experts", 2), ("--tensor", 2))]
+    joined = ("plan", "--model", path("joined"), *shape[3:], "--lora", 8, "--seq", 32)
+    plans = [json.loads(must(*joined, *flags).out) for flags in ((), ("--experts", 2), ("--tensor", 2))]
+    counts = [[plan[name] for name in ("parameters", "active_parameters")] for plan in plans]
     problems += [] if counts == counts[:1] * 3 else [f"parameters of joined experts: {counts}"]
     said = must(*shape[:-1], "--experts", 2, "--tensor", "auto").out
     if f"--experts 2 --tensor {auto['tensor']['ranks'] if auto['tensor'] else 1}" not in said or "--tensor auto --" in said:
