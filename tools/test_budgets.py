@@ -17,7 +17,7 @@ BUDGETS = {
     "e2e/cli_ranks_elastic": 10, "e2e/cli_ranks_experts": 45, "e2e/cli_ranks_killed": 35, "e2e/cli_ranks_nodes": 15,
     "e2e/cli_ranks_slow": 10, "e2e/cli_ranks_tensor": 45, "e2e/cli_ranks_training": 25, "e2e/cli_recipe": 10,
     "e2e/cli_removed": 10, "e2e/cli_report": 15, "e2e/cli_run_model": 10, "e2e/cli_runs": 20, "e2e/cli_samples": 20,
-    "e2e/cli_sizes": 30, "e2e/cli_stored": 15, "e2e/cli_tensor": 40, "e2e/cli_token_files": 10, "e2e/cli_tokenize": 35,
+    "e2e/cli_sizes": 30, "e2e/cli_stored": 15, "e2e/cli_tensor": 15, "e2e/cli_token_files": 10, "e2e/cli_tokenize": 35,
     "e2e/cli_update": 10, "e2e/cli_usage": 10, "e2e/cli_verify": 10, "e2e/crash": 15, "e2e/cuda_base_format": 15,
     "e2e/cuda_documents": 10, "e2e/cuda_freeze": 10, "e2e/cuda_same_bits": 20, "e2e/cuda_tiled": 15, "e2e/docs": 50,
     "e2e/experts": 15, "e2e/faults": 50, "e2e/freeze": 10, "e2e/gpu_flow": 25, "e2e/memory": 30,

@@ -99,7 +99,10 @@ def plan_answers_for_groups():
     problems, on_a_node = [], {"nodes": 1, "within_node_step_s": None}
     whole = json.loads(must(*described, "--ranks", 16, "--json").out)
     cut = json.loads(must(*described, "--ranks", 16, "--tensor", 4, "--json").out)
-    one = json.loads(must(*described, "--ranks", 4, "--tensor", 4, "--json").out)
+    rows = [json.loads(must(*described, "--ranks", 4, "--tensor", 4, *flags, "--json").out)
+            for flags in (("--sequence-parallel", "yes"),
+                          ("--sequence-parallel", "no", "--partition-activations", "yes", "--recompute", "all"))]
+    one = rows[1]
     if (whole["tensor"], cut["tensor"], one["tensor"]) != (None, {"ranks": 4, "groups": 4, **on_a_node},
                                                                 {"ranks": 4, "groups": 1, **on_a_node}):
         problems.append(f"tensor: {whole['tensor']}, {cut['tensor']}, {one['tensor']}")
@@ -111,9 +114,6 @@ def plan_answers_for_groups():
     if "16: 4 tensor groups of 4; each rank" not in said or "mpirun -n 16 spillway train" not in said or "--tensor 4" not in said:
         problems.append(said)
     # Rows alone take less memory than whole inputs, and as much is exchanged as where all partitioned ones are gathered.
-    rows = [json.loads(must(*described, "--ranks", 4, "--tensor", 4, *flags, "--json").out)
-            for flags in (("--sequence-parallel", "yes"),
-                          ("--sequence-parallel", "no", "--partition-activations", "yes", "--recompute", "all"))]
     if rows[0]["sent"] != rows[1]["sent"] or not 0 < rows[0]["predicted"]["plain"]["step_s"] < rows[1]["predicted"]["plain"]["step_s"]:
         problems.append(f"sequence parallelism: {[(plan['sent'], plan['predicted']['plain']) for plan in rows]}")
     # A rank's part in tiles takes less of the device where weights are elsewhere, and the group exchanges as much. The
@@ -148,10 +148,10 @@ def planned(*flags):
 
 
 def auto_takes_the_least_step():
-    """A model of 70 billion parameters on eight GPUs: whole layers where a step has many sequences, of which groups save less
+    """A model of 8 billion parameters on eight GPUs: whole layers where a step has many sequences, of which groups save less
     than half a percent, and groups where it has fewer than ranks. Each size that was compared has its price, and what has no
     plan its reason."""
-    problems, shape = [], ("--model", "llama-70b", "--ranks", 8, "--seq", 4096, "--micro-batch", 1)
+    problems, shape = [], ("--model", "llama-8b", "--ranks", 8, "--seq", 4096, "--micro-batch", 1)
     many, few = (planned(*shape, "--batch-tokens", tokens, "--tensor", "auto") for tokens in (131072, 8192))
     steps = {size["ranks"]: size["step_s"] for size in many["tensor_choice"]}
     if list(steps) != [1, 2, 4, 8] or min(steps.values()) < 0.995 * steps[1] or many["tensor"] is not None:
