@@ -52,8 +52,8 @@ class Run:
         return ["train", "--model", *self.model, "--data", *self.data, "--run", self.path(),
                 *(word for pair in pairs if pair[0] not in own for word in pair), *own]
 
-    def train(self, *more):
-        program.must(*self.words(*more), ranks=self.ranks)
+    def train(self):
+        self.said = program.must(*self.words(), ranks=self.ranks).err
         return self
 
     def once(self):
