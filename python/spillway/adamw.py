@@ -38,7 +38,7 @@ def _named_groups(params: Iterable[Any]) -> tuple[list[dict[str, Any]], dict[int
         for position, member in enumerate(members):
             named = isinstance(member, tuple)
             parameter = member[1] if named else member
-            names.setdefault(id(parameter), member[0] if named else f"group{number}.{position}")
+            names.setdefault(id(parameter), str(member[0]) if named else f"group{number}.{position}")
             group["params"].append(parameter)
     return groups, names
 
@@ -195,7 +195,8 @@ class AdamW(torch.optim.Optimizer):
         self._step_supports_amp_scaling = self._adds
         if self._adds and self._gpu is not None:
             self._trailing = Trailing(self._gpu, functools.partial(_hand_in_trailing, weakref.ref(self)))
-        self._hooks = [parameter.register_post_accumulate_grad_hook(hook) for parameter in self._index if self._adds]
+        hooked: list[Any] = list(self._index) if self._adds else []  # PyTorch does not type the hook
+        self._hooks = [parameter.register_post_accumulate_grad_hook(hook) for parameter in hooked]
 
     def _find_trained(self, names: dict[int, str]) -> dict[torch.Tensor, str]:
         """Returns the parameters that a step changes, and their names."""

@@ -42,7 +42,8 @@ class Trailing:
 
     def __init__(self, gpu: int, hand_in: Callable[[torch.Tensor, torch.Tensor, Any], object]) -> None:
         """hand_in: takes a parameter, its gradient, and the stream whose work makes it."""
-        self._gpu, self._hand_in, self._stream = gpu, hand_in, torch.cuda.Stream(gpu)
+        made: Any = torch.cuda.Stream  # PyTorch does not type it
+        self._gpu, self._hand_in, self._stream = gpu, hand_in, made(gpu)
         self._last: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def put(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:

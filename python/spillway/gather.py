@@ -31,7 +31,7 @@ def gather_over(process_group: Any) -> Exchange:
     if not dist.is_initialized():
         raise ValueError("process_group: torch.distributed is not initialised")
     members = dist.get_process_group_ranks(process_group)
-    group = dist.new_group(members, backend="gloo", use_local_synchronization=True)
+    group: Any = dist.new_group(members, backend="gloo", use_local_synchronization=True)
     rank = dist.get_rank(group)
 
     def gather(address: int, bounds: list[int]) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+import types
 import weakref
-from collections.abc import Callable, ItemsView, ValuesView
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ _COMPILED = "overlap: the module is compiled, and a compiled module does not say
 def _only_forgets_gradients() -> bool:
     """Tells whether the table is read for a `zero_grad` that sets gradients to None: it reads no weight, and leaves the
     memory of the gradients, which a step that runs reads, as it is."""
-    frame = sys._getframe(2)
+    frame: types.FrameType | None = sys._getframe(2)
     for _ in range(_MOST_FRAMES):
         if frame is None:
             return False
@@ -56,12 +57,12 @@ class _Parameters(dict[str, Any]):
         for parameter in super().values():
             self._wait(parameter)
 
-    def items(self) -> ItemsView[str, Any]:
+    def items(self) -> Any:
         if not _only_forgets_gradients():
             self._wait_for_all()
         return super().items()
 
-    def values(self) -> ValuesView[Any]:
+    def values(self) -> Any:
         if not _only_forgets_gradients():
             self._wait_for_all()
         return super().values()
@@ -94,16 +95,18 @@ def watch(model: torch.nn.Module, wait: Callable[[Any], None]) -> Callable[[], N
     it, and does not keep the model alive."""
     watched = [weakref.ref(module) for module in model.modules()]
     for module in model.modules():
-        if not isinstance(module._parameters, _Parameters):
-            module.__dict__["_parameters"] = _Parameters(module._parameters)
-        module._parameters.waits.append(wait)
+        table = module._parameters
+        if not isinstance(table, _Parameters):
+            table = module.__dict__["_parameters"] = _Parameters(table)
+        table.waits.append(wait)
 
     def undo() -> None:
         for reference in watched:
             module = reference()
-            if module is None or wait not in getattr(module._parameters, "waits", ()):
+            table = module._parameters if module is not None else None
+            if module is None or not isinstance(table, _Parameters) or wait not in table.waits:
                 continue  # the module is gone, or got another table since
-            module._parameters.waits.remove(wait)
-            if not module._parameters.waits:
-                module.__dict__["_parameters"] = dict.copy(module._parameters)
+            table.waits.remove(wait)
+            if not table.waits:
+                module.__dict__["_parameters"] = dict.copy(table)
     return undo

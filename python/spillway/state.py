@@ -42,6 +42,8 @@ class Replacement(NamedTuple):
             return False
         for part, tensors in self.parts.items():
             for index, tensor in enumerate(tensors):
+                if tensor is None:
+                    continue  # the store keeps its own
                 own = torch.empty_like(tensor)
                 store.read(index, part, own.data_ptr())
                 if not torch.equal(own, tensor):

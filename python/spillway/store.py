@@ -299,7 +299,7 @@ class Store:
     def tensor_steps(self, index: int) -> int:
         """The steps of these that did not leave a tensor out, which are the t of its bias correction."""
         with self._turn():
-            return self._library.spillway_tensor_steps(self._open_handle(), index)
+            return int(self._library.spillway_tensor_steps(self._open_handle(), index))
 
     def write(self, parts: dict[str, list[int | None]], *, step: int, applied_steps: int,
               tensor_steps: list[int] | None = None, note: str = "") -> None:

@@ -250,6 +250,54 @@ def gradients_are_handed_over(folder):
     return problems + (["gradients stay in .grad"] if kept else [])
 
 
+class Scaler(torch.amp.GradScaler if torch is not None else object):
+    """A GradScaler whose arithmetic on gradients, which PyTorch would give the GPU, runs where their values are."""
+
+    def _unscale_grads_(self, optimizer, inv_scale, found_inf, allow_fp16):
+        kept = [torch.Tensor.grad.__get__(parameter) for group in optimizer.param_groups for parameter in group["params"]]
+        gradients = [gradient.as_subclass(torch.Tensor) for gradient in kept if gradient is not None]
+        for dtype in {gradient.dtype for gradient in gradients}:
+            torch._amp_foreach_non_finite_check_and_unscale_([gradient for gradient in gradients if gradient.dtype == dtype], found_inf, inv_scale)
+        return {found_inf.device: found_inf}
+
+
+def train_scaled(model, optimizer, gpu):
+    """The second step overflows, and is left out. The gradients of the fourth are looked at before it."""
+    scaler = Scaler("cpu", init_scale=2.0 ** 10)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss = loss_of(model, step).as_subclass(torch.Tensor)
+        scaler.scale(loss * 1e38 if step == 1 else loss).backward()
+        if step == 3:
+            scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.wait()
+        if gpu is not None:
+            fetch(gpu, model)
+    return [parameter.detach().as_subclass(torch.Tensor).clone() for parameter in model.parameters()], scaler.get_scale(), optimizer.last_step
+
+
+@needs("torch")
+def a_grad_scaler_works_on_a_gpu(folder):
+    problems = []
+    os.makedirs(folder)
+    for name, picked in (("all", lambda name: True), ("some", lambda name: name == "weight")):
+        for overlaps in (False, True):
+            model = module()
+            plain, found = copy.deepcopy(model), []
+            for trained, where in ((moved(model, gpu(), picked), gpu()), (plain, None)):
+                optimizer = spillway.AdamW(trained.named_parameters(), store=os.path.join(folder, f"{name}-{overlaps}-{where is None}"),
+                                           overlap=trained if overlaps else None, **options())
+                found.append(train_scaled(trained, optimizer, where))
+                optimizer.close()
+            (got, *mine), (want, *theirs) = found
+            problems += [f"{name}, overlap {overlaps}: parameter {number} differs" for number, pair in enumerate(zip(got, want, strict=True))
+                         if not torch.equal(*pair)]
+            problems += [] if mine == theirs == [2.0 ** 9, STEPS - 1] else [f"the scale and the steps are {mine}, in CPU memory {theirs}"]
+    return problems
+
+
 @needs("torch")
 def a_gpu_that_is_not_there_is_refused(folder):
     """In another process, in which the library finds no driver."""
@@ -292,5 +340,5 @@ def other_devices_are_refused(folder):
 
 script_test.run(parameters_on_a_gpu_have_the_bits_of_the_cpu, parameters_may_be_on_both_sides,
                 gradients_leave_the_gpu_as_they_are_made, steps_overlap,
-                a_resume_writes_to_the_gpu, gradients_are_handed_over, a_gpu_that_is_not_there_is_refused,
+                a_resume_writes_to_the_gpu, gradients_are_handed_over, a_grad_scaler_works_on_a_gpu, a_gpu_that_is_not_there_is_refused,
                 other_devices_are_refused)
