@@ -2,7 +2,8 @@
 
 #include "core/size.h"
 
-static const char *const format_names[SW_OPTIMIZER_LAYOUTS] = {"fp32", "bf16", "8bit", "fp32-apart", "muon"};
+static const char *const format_names[SW_OPTIMIZER_LAYOUTS] = {"fp32",       "bf16", "8bit",
+                                                               "fp32-apart", "muon", "muon-bf16"};
 static const char *const rounding_names[SW_ROUNDINGS] = {"nearest", "stochastic"};
 
 /* Bytes of a grain's master weights; bytes of its scales, one float per block of each moment. */

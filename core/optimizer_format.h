@@ -32,6 +32,8 @@ typedef enum {
     /* For units whose matrices Muon updates: records as in bf16, and wide grains; but the record of a grain of such
        matrices holds master | momentum, each SW_GRAIN_ELEMS floats. So every parameter takes 8 bytes. */
     SW_OPTIMIZER_MUON,
+    /* The same with records as in 8bit, and a momentum in bf16. So every parameter takes 6.25 bytes. */
+    SW_OPTIMIZER_MUON_BF16,
     SW_OPTIMIZER_LAYOUTS
 } sw_optimizer_format;
 
@@ -46,21 +48,21 @@ enum {
 
 /* Tells whether grains of some matrices hold a momentum instead of two moments. */
 static inline bool sw_optimizer_has_muon(sw_optimizer_format format) {
-    return format == SW_OPTIMIZER_MUON;
+    return format == SW_OPTIMIZER_MUON || format == SW_OPTIMIZER_MUON_BF16;
 }
 
 /* Returns the format of the records only, whatever grains the units have. */
 static inline sw_optimizer_format sw_optimizer_records(sw_optimizer_format format) {
-    if (format == SW_OPTIMIZER_MUON)
-        return SW_OPTIMIZER_BF16;
+    if (sw_optimizer_has_muon(format))
+        return format == SW_OPTIMIZER_MUON ? SW_OPTIMIZER_BF16 : SW_OPTIMIZER_8BIT;
     return format == SW_OPTIMIZER_FP32_APART ? SW_OPTIMIZER_FP32 : format;
 }
 
 /* Returns the bytes of a grain's record, a multiple of SW_BUFFER_ALIGN_BYTES. */
 int64_t sw_optimizer_grain_bytes(sw_optimizer_format format);
 
-/* Return the name that flags and messages use: "fp32", "bf16", "8bit", or "fp32-apart" or "muon", which occur only in
- * files; "nearest", "stochastic". */
+/* Return the name that flags and messages use: "fp32", "bf16", "8bit", or "fp32-apart", "muon" or "muon-bf16", which
+ * occur only in files; "nearest", "stochastic". */
 const char *sw_optimizer_format_name(sw_optimizer_format format);
 const char *sw_rounding_name(sw_rounding rounding);
 

@@ -319,3 +319,35 @@ void sw_record_from_fp32(sw_optimizer_format units_format, bool wide_grain, cons
     for (int64_t at = 0; at < SW_GRAIN_ELEMS; at += SW_MOMENT_BLOCK_ELEMS)
         sw_moments_round(format, how, at, m + at, v + at, &to);
 }
+
+struct sw_record_parts sw_muon_record_parts(sw_optimizer_format format, void *record) {
+    assert(sw_optimizer_has_muon(format));
+    return (struct sw_record_parts){
+        .master = record, .m = (char *)record + SW_GRAIN_ELEMS * sizeof(float), .elems = SW_GRAIN_ELEMS};
+}
+
+void sw_momentum_round(const struct sw_moment_rounding *how, int64_t at, int64_t count, const float *m, sw_bf16 *to) {
+    for (int64_t i = 0; i < count; i++)
+        to[i] = to_bf16(m[i], bf16_above(how->rounding, m[i], random_of(how, how->first_elem + at + i)), 0);
+}
+
+void sw_muon_record_to_fp32(sw_optimizer_format format, const void *record, float *fp32) {
+    const struct sw_record_parts from = sw_muon_record_parts(format, (void *)record);
+    memset(fp32, 0, (size_t)sw_optimizer_grain_bytes(SW_OPTIMIZER_FP32));
+    memcpy(fp32, from.master, SW_GRAIN_ELEMS * sizeof(float));
+    for (int64_t i = 0; i < SW_GRAIN_ELEMS; i++)
+        fp32[SW_GRAIN_ELEMS + i] = format == SW_OPTIMIZER_MUON_BF16 ? sw_bf16_to_f32(((const sw_bf16 *)from.m)[i])
+                                                                    : ((const float *)from.m)[i];
+}
+
+void sw_muon_record_from_fp32(sw_optimizer_format format, const struct sw_moment_rounding *how, const float *fp32,
+                              void *record) {
+    const struct sw_record_parts to = sw_muon_record_parts(format, record);
+    const float *m = fp32 + SW_GRAIN_ELEMS;
+    memset(record, 0, (size_t)sw_optimizer_grain_bytes(format));
+    memcpy(to.master, fp32, SW_GRAIN_ELEMS * sizeof(float));
+    if (format == SW_OPTIMIZER_MUON_BF16)
+        sw_momentum_round(how, 0, SW_GRAIN_ELEMS, m, (sw_bf16 *)to.m);
+    else
+        memcpy(to.m, m, SW_GRAIN_ELEMS * sizeof(float));
+}

@@ -93,6 +93,16 @@ void sw_record_to_fp32(sw_optimizer_format format, bool wide, const void *record
 void sw_record_from_fp32(sw_optimizer_format format, bool wide, const struct sw_moment_rounding *how, const float *fp32,
                          void *record);
 
+/* The record of a grain of matrices that Muon updates, in a layout that has such: its master and, as `m`, its momentum,
+ * floats or bf16. */
+struct sw_record_parts sw_muon_record_parts(sw_optimizer_format format, void *record);
+/* Round first moments of a grain, `at` its first one there, to bf16 as sw_moments_round does. */
+void sw_momentum_round(const struct sw_moment_rounding *how, int64_t at, int64_t count, const float *m, sw_bf16 *to);
+/* Convert such a record to the fp32 layout, with zeros for v, and back. */
+void sw_muon_record_to_fp32(sw_optimizer_format format, const void *record, float *fp32);
+void sw_muon_record_from_fp32(sw_optimizer_format format, const struct sw_moment_rounding *how, const float *fp32,
+                              void *record);
+
 /* Gives an 8-bit record, rounded from fp32 already, the codes and scales from which sw_record_to_fp32 made these first
  * moments, if it did. Rounding alone does not where a block's largest magnitude is negative: it has no code of its own.
  */

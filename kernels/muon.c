@@ -286,6 +286,7 @@ void sw_muon_update(struct sw_stream *stream, const struct sw_muon_loops *loops,
 
 sw_status sw_update_muon(struct sw_stream *stream, const struct sw_update_muon *op) {
     assert(op->muon != NULL && op->records != NULL && op->first_elem % SW_GRAIN_ELEMS == 0 && op->grains >= 0);
+    assert(sw_optimizer_has_muon(op->format));
     assert(op->muon->skip || (op->grads != NULL && op->scratch != NULL));
     for (int64_t t = 0; t < op->tensors; t++)
         assert(op->tensor[t].first_elem >= op->first_elem &&

@@ -18,6 +18,7 @@
 #ifndef SW_KERNELS_MUON_H
 #define SW_KERNELS_MUON_H
 
+#include "core/optimizer_format.h"
 #include "kernels/device.h"
 
 #include <stdbool.h>
@@ -48,11 +49,16 @@ struct sw_muon_tensor {
     double lr_scale;                 /* factor of the learning rate; 0 stands for 1 */
 };
 
-/* Updates `grains` grains of a unit from its element first_elem on, which hold the given tensors whole. A grain's
- * record has its masters and, from element SW_GRAIN_ELEMS on, its momentum, both in fp32 (core/optimizer_format.h). */
+/* Updates `grains` grains of a unit from its element first_elem on, which hold the given tensors whole, and whose
+ * records have a momentum (sw_muon_record_parts). U is that of the momentum as the record keeps it. */
 struct sw_update_muon {
     sw_dtype type; /* of grads and weights */
     const struct sw_muon *muon;
+    sw_optimizer_format format; /* a layout that has Muon's records */
+    /* The rounding of momenta in bf16, with the random words of moments.h. */
+    sw_rounding rounding;
+    uint64_t seed;
+    int64_t unit, step;
     int64_t first_elem, grains;
     const struct sw_muon_tensor *tensor; /* [tensors], in the order of their elements */
     int64_t tensors;
@@ -104,7 +110,7 @@ typedef void (*sw_muon_items)(const void *context, int64_t first, int64_t end, i
 
 /* The loops of an implementation, for sw_muon_update. Elements `at` count from the first of the call. */
 struct sw_muon_loops {
-    /* Adds gradients to momenta. at, count: multiples of SW_MOMENT_BLOCK_ELEMS within a grain */
+    /* Adds gradients to momenta. at, count: multiples of 4096 within a grain */
     void (*momentum)(const struct sw_update_muon *op, int64_t at, int64_t count);
     /* to[count] = the updates U of elements, after their momentum */
     void (*update)(const struct sw_update_muon *op, int64_t at, int64_t count, float *to);

@@ -144,8 +144,10 @@ static sw_status store_lay_out(struct sw_store *store, const struct sw_store_spe
     SW_TRY(sw_store_id_parse(spec->id != NULL ? spec->id : fresh, store->id));
     store->optimizer = spec->optimizer;
     store->version = SW_FORMAT_NARROW_VERSION;
-    if (spec->optimizer == SW_OPTIMIZER_FP32 || spec->optimizer == SW_OPTIMIZER_MUON)
-        store->version = spec->optimizer == SW_OPTIMIZER_FP32 ? SW_STORE_VERSION : SW_FORMAT_MUON_VERSION;
+    if (spec->optimizer == SW_OPTIMIZER_FP32)
+        store->version = SW_STORE_VERSION;
+    else if (sw_optimizer_has_muon(spec->optimizer))
+        store->version = SW_FORMAT_MUON_VERSION;
     store->generations = spec->one_generation ? 1 : SW_STORE_GENERATIONS;
     sw_store_set_commit(store, -1, store->generations - 1, "");
     store->unit_count = spec->unit_count;

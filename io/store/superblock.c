@@ -372,7 +372,7 @@ static sw_status take_format(struct sw_store *store, const void *label) {
         return SW_OK;
     const bool muon = store->version == SW_FORMAT_MUON_VERSION;
     for (int format = muon ? SW_OPTIMIZER_MUON : SW_OPTIMIZER_BF16;
-         format <= (muon ? SW_OPTIMIZER_MUON : SW_OPTIMIZER_FP32_APART); format++)
+         format <= (muon ? SW_OPTIMIZER_MUON_BF16 : SW_OPTIMIZER_FP32_APART); format++)
         if (sw_optimizer_grain_bytes((sw_optimizer_format)format) == grain_bytes)
             store->optimizer = (sw_optimizer_format)format;
     return store->optimizer != SW_OPTIMIZER_FP32

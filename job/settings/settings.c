@@ -476,7 +476,8 @@ static sw_status check_muon(const struct sw_settings *s) {
         {s->tiles > 1, "--tiles", "tiles cut matrices; leave it out"},
         {s->tuning.lora.rank > 0 || s->adapter != NULL, "--lora",
          "it is for the matrices of layers; leave one of them out"},
-        {s->optimizer_state != SW_OPTIMIZER_FP32, "--optimizer-state", "Muon's momentum is fp32; leave it out"},
+        {s->optimizer_state == SW_OPTIMIZER_8BIT, "--optimizer-state 8bit",
+         "AdamW's two moments of the tables would take as much as in bf16, and records have one size; give bf16"},
         {sw_settings_fp8(s), "--precision fp8", "give --precision bf16"},
         {s->muon_lr > 0.0 && s->lr == 0.0, "--lr 0", "--muon-lr follows its schedule; give a rate above 0"},
     };
@@ -533,7 +534,7 @@ bool sw_settings_fp8(const struct sw_settings *settings) {
 
 sw_optimizer_format sw_settings_optimizer(const struct sw_settings *settings) {
     if (uses_muon(settings))
-        return SW_OPTIMIZER_MUON;
+        return settings->optimizer_state == SW_OPTIMIZER_BF16 ? SW_OPTIMIZER_MUON_BF16 : SW_OPTIMIZER_MUON;
     if (sw_settings_fp8(settings) && settings->optimizer_state == SW_OPTIMIZER_FP32)
         return SW_OPTIMIZER_FP32_APART;
     return (sw_optimizer_format)settings->optimizer_state;

@@ -9,6 +9,7 @@
 #include "core/optimizer_format.h"
 #include "core/size.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/moments.h"
 #include "kernels/cpu/pairs.h"
 #include "kernels/cpu/quant.h"
 #include "kernels/cpu/share.h"
@@ -34,7 +35,6 @@ enum { PIECES_OF_THREAD = 3 };
 enum { PARALLEL_MIN_PRODUCTS = 1 << 19, PARALLEL_MIN_ELEMS = 1 << 15 };
 /* A side of the squares in which half of a symmetric result is copied to the other half. */
 enum { SQUARE = 32 };
-static_assert(SQUARE % SW_LANES == 0, "a square is a whole number of vectors");
 
 struct call {
     const struct sw_muon_product *product;
@@ -222,9 +222,13 @@ static void product(struct sw_stream *stream, const struct sw_muon_product *p) {
         sw_cpu_share(stream, p->rows * p->rows >= PARALLEL_MIN_ELEMS, sw_div_up(p->rows, SQUARE), copy_squares, &call);
 }
 
-/* Returns where an element of the call has its master; its momentum lies SW_GRAIN_ELEMS floats behind. */
-SW_INLINE float *master_of(const struct sw_update_muon *op, int64_t at) {
-    return (float *)op->records + at / SW_GRAIN_ELEMS * 2 * SW_GRAIN_ELEMS + at % SW_GRAIN_ELEMS;
+static struct sw_record_parts record_of(const struct sw_update_muon *op, int64_t at) {
+    char *records = op->records;
+    return sw_muon_record_parts(op->format, records + at / SW_GRAIN_ELEMS * sw_optimizer_grain_bytes(op->format));
+}
+
+static float *master_of(const struct sw_update_muon *op, int64_t at) {
+    return record_of(op, at).master + at % SW_GRAIN_ELEMS;
 }
 
 /* Widens gradients, at most a tile of them. */
@@ -241,11 +245,13 @@ static int64_t tile_of(int64_t at, int64_t count) {
     return sw_min_i64(count, sw_min_i64(SW_TILE_ELEMS, SW_GRAIN_ELEMS - at % SW_GRAIN_ELEMS));
 }
 
-/* Moves momenta towards gradients, as ref/muon.c does. */
-static void approach(const struct sw_update_muon *op, int64_t at, int64_t count, const float *m, float *to) {
+/* Writes momenta moved towards their gradients, as ref/muon.c does. count: at most a tile */
+static void approach(const struct sw_update_muon *op, int64_t at, int64_t count, float *to) {
     const sw_vec rest = sw_vec_splat((float)(1.0 - op->muon->momentum));
-    struct sw_tile tile;
+    struct sw_tile tile, momenta;
     const float *grads = widen_gradients(op, at, count, &tile);
+    const float *m = sw_tile_load(op->format == SW_OPTIMIZER_MUON_BF16 ? SW_BF16 : SW_F32, record_of(op, at).m,
+                                  at % SW_GRAIN_ELEMS, count, &momenta);
     for (int64_t i = 0; i < count; i += SW_LANES) {
         const sw_vec grad = sw_load_up_to(SW_F32, grads, i, count - i, 0.0f);
         const sw_vec before = sw_load_up_to(SW_F32, m, i, count - i, 0.0f);
@@ -253,18 +259,46 @@ static void approach(const struct sw_update_muon *op, int64_t at, int64_t count,
     }
 }
 
+/* Rounds momenta of a tile to bf16, by pairs of vectors that share their random words. */
+SW_INLINE void round_momenta(const sw_rounding rounding, const struct sw_moment_rounding *how, int64_t at,
+                             const float *m, sw_bf16 *to) {
+    for (int64_t first = 0; first < SW_TILE_ELEMS; first += SW_MOMENT_BLOCK_ELEMS) {
+        _Alignas(64) uint32_t words[SW_MOMENT_BLOCK_ELEMS / 2] = {0};
+        if (rounding == SW_ROUND_STOCHASTIC)
+            sw_block_words(how, how->first_elem + at + first, words);
+        for (int i = 0; i < SW_MOMENT_BLOCK_ELEMS; i += SW_LANES) {
+            const sw_vec_bits word = *(const sw_vec_bits *)(words + sw_word_at(i));
+            const bool upper = i / SW_MOMENT_LANES % 2 != 0;
+            const sw_vec_bits random = upper ? word >> 16 : word & 0xffffu;
+            *(sw_vec_half_unaligned *)(to + first + i) =
+                sw_moments_to_bf16(rounding, sw_vec_load(m + first + i), random, (sw_vec_ints){0});
+        }
+    }
+}
+
 static void momentum(const struct sw_update_muon *op, int64_t at, int64_t count) {
-    for (int64_t end = at + count, some; at < end; at += some) {
-        float *m = master_of(op, at) + SW_GRAIN_ELEMS;
-        some = tile_of(at, end - at);
-        approach(op, at, some, m, m);
+    const struct sw_moment_rounding how = {.seed = op->seed,
+                                           .unit = op->unit,
+                                           .step = op->step,
+                                           .first_elem = op->first_elem + at / SW_GRAIN_ELEMS * SW_GRAIN_ELEMS};
+    const bool narrow = op->format == SW_OPTIMIZER_MUON_BF16;
+    for (int64_t end = at + count; at < end; at += SW_TILE_ELEMS) {
+        const int64_t elem = at % SW_GRAIN_ELEMS;
+        char *momenta = record_of(op, at).m;
+        struct sw_tile tile;
+        float *made = sw_tile_target(narrow ? SW_BF16 : SW_F32, (float *)momenta + elem, 0, &tile);
+        approach(op, at, SW_TILE_ELEMS, made);
+        if (narrow && op->rounding == SW_ROUND_STOCHASTIC)
+            round_momenta(SW_ROUND_STOCHASTIC, &how, elem, made, (sw_bf16 *)momenta + elem);
+        else if (narrow)
+            round_momenta(SW_ROUND_NEAREST, &how, elem, made, (sw_bf16 *)momenta + elem);
     }
 }
 
 static void update(const struct sw_update_muon *op, int64_t at, int64_t count, float *to) {
     for (int64_t end = at + count, some; at < end; at += some, to += some) {
         some = tile_of(at, end - at);
-        approach(op, at, some, master_of(op, at) + SW_GRAIN_ELEMS, to);
+        approach(op, at, some, to);
     }
 }
 

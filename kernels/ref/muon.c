@@ -1,34 +1,51 @@
 /* The loops and products of the Muon update, element by element. */
 #include "kernels/muon.h"
-#include "core/optimizer_format.h"
 #include "core/quant.h"
 #include "core/size.h"
+#include "kernels/moments.h"
 #include "kernels/ref/ref.h"
 
 #include <math.h>
 
-/* Returns where an element of the call has its master; its momentum lies SW_GRAIN_ELEMS floats behind. */
-static float *master_of(const struct sw_update_muon *op, int64_t at) {
-    return (float *)op->records + at / SW_GRAIN_ELEMS * 2 * SW_GRAIN_ELEMS + at % SW_GRAIN_ELEMS;
+static struct sw_record_parts record_of(const struct sw_update_muon *op, int64_t at) {
+    char *records = op->records;
+    return sw_muon_record_parts(op->format, records + at / SW_GRAIN_ELEMS * sw_optimizer_grain_bytes(op->format));
 }
 
-/* Returns how far the gradient is from the momentum, times 1 - momentum. */
-static float nearer(const struct sw_update_muon *op, int64_t at, float m) {
+static float *master_of(const struct sw_update_muon *op, int64_t at) {
+    return record_of(op, at).master + at % SW_GRAIN_ELEMS;
+}
+
+/* Returns the momentum of an element, moved towards its gradient. */
+static float approach(const struct sw_update_muon *op, int64_t at) {
+    const char *momenta = record_of(op, at).m;
+    const float m =
+        sw_dtype_load(op->format == SW_OPTIMIZER_MUON_BF16 ? SW_BF16 : SW_F32, momenta, at % SW_GRAIN_ELEMS);
     const float grad =
         op->grads_format == SW_GRADS_8BIT ? sw_grads_8bit_at(op->grads, at) : sw_dtype_load(op->type, op->grads, at);
     return fmaf((float)(1.0 - op->muon->momentum), grad * op->muon->grad_scale - m, m);
 }
 
 static void momentum(const struct sw_update_muon *op, int64_t at, int64_t count) {
+    const struct sw_moment_rounding how = {.rounding = op->rounding,
+                                           .seed = op->seed,
+                                           .unit = op->unit,
+                                           .step = op->step,
+                                           .first_elem = op->first_elem + at / SW_GRAIN_ELEMS * SW_GRAIN_ELEMS};
     for (int64_t i = at; i < at + count; i++) {
-        float *m = master_of(op, i) + SW_GRAIN_ELEMS;
-        *m = nearer(op, i, *m);
+        const int64_t elem = i % SW_GRAIN_ELEMS;
+        const float m = approach(op, i);
+        char *momenta = record_of(op, i).m;
+        if (op->format == SW_OPTIMIZER_MUON_BF16)
+            sw_momentum_round(&how, elem, 1, &m, (sw_bf16 *)momenta + elem);
+        else
+            ((float *)momenta)[elem] = m;
     }
 }
 
 static void update(const struct sw_update_muon *op, int64_t at, int64_t count, float *to) {
     for (int64_t i = 0; i < count; i++)
-        to[i] = nearer(op, at + i, master_of(op, at + i)[SW_GRAIN_ELEMS]);
+        to[i] = approach(op, at + i);
 }
 
 static double square_sum(int64_t cols, const float *row) {

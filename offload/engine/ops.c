@@ -300,6 +300,11 @@ static sw_status update_muon(const struct op_run *run, const struct rates *rates
     return sw_update_muon(run->lane->stream,
                           &(struct sw_update_muon){.type = spec->type,
                                                    .muon = &muon,
+                                                   .format = spec->units->optimizer,
+                                                   .rounding = engine->spec.rounding,
+                                                   .seed = engine->spec.seed,
+                                                   .unit = run->op->unit,
+                                                   .step = rates->adamw.step,
                                                    .first_elem = run->op->first_grain * SW_GRAIN_ELEMS,
                                                    .grains = grains,
                                                    .tensor = unit->muon,
@@ -308,7 +313,7 @@ static sw_status update_muon(const struct op_run *run, const struct rates *rates
                                                    .grads = sw_engine_operand(engine, run->op, SW_ROLE_GRADS),
                                                    .records = sw_engine_operand(engine, run->op, SW_ROLE_OPTIMIZER),
                                                    .weights = sw_engine_operand(engine, run->op, SW_ROLE_WEIGHTS),
-                                                   .scratch = (float *)(void *)scratch});
+                                                   .scratch = scratch});
 }
 
 /* Updates the elements of a loan, or those of a chunk that are AdamW's. */

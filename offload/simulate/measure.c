@@ -178,6 +178,7 @@ static sw_status muon_chunk(struct bench *bench, int64_t chunk) {
     (void)chunk;
     return sw_update_muon(bench->stream, &(struct sw_update_muon){.type = bench->type,
                                                                   .muon = &muon,
+                                                                  .format = SW_OPTIMIZER_MUON,
                                                                   .grains = bench->chunk_grains,
                                                                   .tensor = &matrix,
                                                                   .tensors = 1,

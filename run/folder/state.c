@@ -360,8 +360,7 @@ static void widen(const struct part *part, int64_t unit, int64_t grain, float *o
     assert(part->records != NULL && grain >= of->trained_grain);
     const char *record = record_of(part->records, unit, grain);
     if (sw_optimizer_has_muon(part->units->optimizer) && grain < of->adamw_grain) {
-        memcpy(out, record, (SW_STATE_V * sizeof *out) * (size_t)SW_GRAIN_ELEMS);
-        memset(out + SW_STATE_V * SW_GRAIN_ELEMS, 0, sizeof *out * (size_t)SW_GRAIN_ELEMS);
+        sw_muon_record_to_fp32(part->units->optimizer, record, out);
         return;
     }
     sw_record_to_fp32(part->units->optimizer, grain >= of->wide_grain, record, out);

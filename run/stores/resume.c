@@ -225,7 +225,7 @@ static sw_status make_grain(struct filler *self, int64_t unit, int64_t grain, ch
     memset(&self->made, 0, sizeof self->made);
     SW_TRY(sw_unit_walk(making.unit, grain * SW_GRAIN_ELEMS, SW_GRAIN_ELEMS, take_run, &making));
     if (sw_optimizer_has_muon(self->to->optimizer) && grain < making.unit->adamw_grain)
-        memcpy(out, self->made, (size_t)(2 * SW_GRAIN_ELEMS) * sizeof(float));
+        sw_muon_record_from_fp32(self->to->optimizer, &nearest, self->made, out);
     else
         sw_record_from_fp32(self->to->optimizer, grain >= making.unit->wide_grain, &nearest, self->made, out);
     return SW_OK;
@@ -397,6 +397,11 @@ static sw_status check_layout(const struct sw_store_set *set) {
                      : SW_OK;
 }
 
+/* Returns the name of a format as the log has it: layouts with the same records count as one. */
+static const char *name_of(sw_optimizer_format format) {
+    return sw_optimizer_format_name(sw_optimizer_has_muon(format) ? format : sw_optimizer_records(format));
+}
+
 /* Logs what changed, and what it cost: 8-bit moments have one scale per block of consecutive elements, and other
  * elements are consecutive now. */
 static void say_changed(const struct sw_store_set *set) {
@@ -408,8 +413,7 @@ static void say_changed(const struct sw_store_set *set) {
                                                : "AdamW updates also what Muon did");
     else if (changes_format(set))
         sw_log_info("converted the optimizer state of step %lld from %s to %s, once; moments are rounded to nearest",
-                    (long long)set->step, sw_optimizer_format_name(sw_optimizer_records(set->old.optimizer)),
-                    sw_optimizer_format_name(sw_optimizer_records(now)));
+                    (long long)set->step, name_of(set->old.optimizer), name_of(now));
     if (takes_apart(set))
         sw_log_info("laid out the optimizer state of step %lld anew, once: all ranks share that of layers without "
                     "experts%s",

@@ -1,9 +1,10 @@
 /* The Muon update: bits equal to the reference for every instruction set and thread count, and the reference near an
- * evaluation in double that is written down independently, also of badly conditioned matrices. */
+ * evaluation in double that is written down independently, also of badly conditioned matrices; momenta in bf16. */
 #include "tests/kernels/support.h"
 
 #include "core/quant.h"
 #include "core/size.h"
+#include "kernels/moments.h"
 #include "kernels/muon.h"
 
 #include <math.h>
@@ -33,8 +34,8 @@ enum { TENSORS = sizeof tensors / sizeof tensors[0], GRAINS = 3, ELEMS = GRAINS 
 static const struct sw_muon SETTINGS = {
     .lr = 0.02, .momentum = 0.95, .weight_decay = 0.1, .scale = SW_MUON_JORDAN, .grad_scale = 0.7f};
 
-static int64_t record_elems(void) {
-    return sw_optimizer_grain_bytes(SW_OPTIMIZER_MUON) / (int64_t)sizeof(float);
+static int64_t record_elems(sw_optimizer_format format) {
+    return sw_optimizer_grain_bytes(format) / (int64_t)sizeof(float);
 }
 
 /* Sets numbers where there are tensors, as padding has none. */
@@ -49,18 +50,34 @@ static void fill(sw_dtype type, void *elems, int64_t grain_elems, uint64_t strea
     buffer_free(&values);
 }
 
-static struct buffer make_records(float momentum) {
-    struct buffer records = buffer_zeros(GRAINS * sw_optimizer_grain_bytes(SW_OPTIMIZER_MUON));
-    fill(SW_F32, records.data, record_elems(), 1, 0.05f);
-    fill(SW_F32, (float *)records.data + SW_GRAIN_ELEMS, record_elems(), 2, momentum);
+static struct buffer make_records(sw_optimizer_format format, float momentum) {
+    struct buffer records = buffer_zeros(GRAINS * sw_optimizer_grain_bytes(format));
+    const bool narrow = format == SW_OPTIMIZER_MUON_BF16;
+    fill(SW_F32, records.data, record_elems(format), 1, 0.05f);
+    fill(narrow ? SW_BF16 : SW_F32, (float *)records.data + SW_GRAIN_ELEMS, record_elems(format) * (narrow ? 2 : 1), 2,
+         momentum);
     return records;
 }
 
-static sw_status update(struct sw_stream *stream, sw_dtype type, const struct sw_muon *muon, sw_grads_format format,
-                        const void *grads, void *records, void *weights) {
+/* A form of the state, and its rounding. */
+struct form {
+    sw_optimizer_format format;
+    sw_rounding rounding;
+};
+static const struct form WIDE = {SW_OPTIMIZER_MUON, SW_ROUND_NEAREST},
+                         NEAREST = {SW_OPTIMIZER_MUON_BF16, SW_ROUND_NEAREST},
+                         STOCHASTIC = {SW_OPTIMIZER_MUON_BF16, SW_ROUND_STOCHASTIC};
+
+static sw_status update(struct sw_stream *stream, sw_dtype type, const struct sw_muon *muon, struct form form,
+                        sw_grads_format format, const void *grads, void *records, void *weights) {
     struct buffer scratch = buffer_make(sw_muon_scratch_bytes(tensors, TENSORS));
     const sw_status status = sw_update_muon(stream, &(struct sw_update_muon){.type = type,
                                                                              .muon = muon,
+                                                                             .format = form.format,
+                                                                             .rounding = form.rounding,
+                                                                             .seed = 5,
+                                                                             .unit = 3,
+                                                                             .step = 7,
                                                                              .grains = GRAINS,
                                                                              .tensor = tensors,
                                                                              .tensors = TENSORS,
@@ -73,8 +90,9 @@ static sw_status update(struct sw_stream *stream, sw_dtype type, const struct sw
     return status;
 }
 
-static void compare(struct pair *pair, sw_dtype type, const struct sw_muon *muon, sw_grads_format format) {
-    struct buffer got = make_records(0.01f), want = buffer_copy(&got);
+static void compare(struct pair *pair, sw_dtype type, const struct sw_muon *muon, struct form form,
+                    sw_grads_format format) {
+    struct buffer got = make_records(form.format, 0.01f), want = buffer_copy(&got);
     struct buffer got_weights = buffer_make(ELEMS * sw_dtype_bytes(type)),
                   want_weights = buffer_make(got_weights.bytes);
     struct buffer grads = buffer_zeros(GRAINS * sw_grads_grain_bytes(format, sw_dtype_bytes(type)));
@@ -87,8 +105,8 @@ static void compare(struct pair *pair, sw_dtype type, const struct sw_muon *muon
         for (int64_t b = 0; b < SW_QUANT_GRAIN_BLOCKS; b++)
             ((float *)(void *)(record + SW_GRAIN_ELEMS))[b] = 0.01f * (float)(b + 1);
     }
-    assert_ok(update(pair->stream, type, muon, format, grads.data, got.data, got_weights.data));
-    assert_ok(update(pair->ref, type, muon, format, grads.data, want.data, want_weights.data));
+    assert_ok(update(pair->stream, type, muon, form, format, grads.data, got.data, got_weights.data));
+    assert_ok(update(pair->ref, type, muon, form, format, grads.data, want.data, want_weights.data));
     assert_same_bits("records", pair, got.bytes, got.data, want.data);
     assert_same_bits("weights", pair, got_weights.bytes, got_weights.data, want_weights.data);
     struct buffer *all[] = {&got, &want, &got_weights, &want_weights, &grads};
@@ -102,10 +120,63 @@ static void compare_all(struct pair *pair) {
         return;
     skipped.skip = true;
     moonshot.scale = SW_MUON_MOONSHOT;
-    compare(pair, SW_F32, &SETTINGS, SW_GRADS_TYPED);
-    compare(pair, SW_BF16, &moonshot, SW_GRADS_TYPED);
-    compare(pair, SW_F16, &SETTINGS, SW_GRADS_8BIT);
-    compare(pair, SW_BF16, &skipped, SW_GRADS_TYPED);
+    compare(pair, SW_F32, &SETTINGS, WIDE, SW_GRADS_TYPED);
+    compare(pair, SW_BF16, &moonshot, NEAREST, SW_GRADS_TYPED);
+    compare(pair, SW_F16, &SETTINGS, STOCHASTIC, SW_GRADS_8BIT);
+    compare(pair, SW_BF16, &skipped, STOCHASTIC, SW_GRADS_TYPED);
+}
+
+/* Returns the state in fp32 after an update of the same momenta, which are numbers of bf16. */
+static struct buffer updated(struct pair *pair, struct form form) {
+    struct buffer narrow = make_records(SW_OPTIMIZER_MUON_BF16, 0.01f), records = make_records(form.format, 0.01f);
+    struct buffer grads = buffer_zeros(ELEMS * (int64_t)sizeof(float));
+    struct buffer fp32 = buffer_make(GRAINS * sw_optimizer_grain_bytes(SW_OPTIMIZER_FP32));
+    const struct sw_moment_rounding exact = {.rounding = SW_ROUND_NEAREST};
+    fill(SW_F32, grads.data, SW_GRAIN_ELEMS, 3, 0.5f);
+    for (int64_t g = 0; g < GRAINS; g++) {
+        float *whole = (float *)fp32.data + g * SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS;
+        sw_muon_record_to_fp32(SW_OPTIMIZER_MUON_BF16,
+                               (char *)narrow.data + g * sw_optimizer_grain_bytes(SW_OPTIMIZER_MUON_BF16), whole);
+        sw_muon_record_from_fp32(form.format, &exact, whole,
+                                 (char *)records.data + g * sw_optimizer_grain_bytes(form.format));
+    }
+    assert_ok(update(pair->stream, SW_F32, &SETTINGS, form, SW_GRADS_TYPED, grads.data, records.data, NULL));
+    for (int64_t g = 0; g < GRAINS; g++)
+        sw_muon_record_to_fp32(form.format, (char *)records.data + g * sw_optimizer_grain_bytes(form.format),
+                               (float *)fp32.data + g * SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS);
+    buffer_free(&narrow);
+    buffer_free(&records);
+    buffer_free(&grads);
+    return fp32;
+}
+
+/* A momentum in bf16 is one of the two numbers around that in fp32, and stochastic rounding keeps its mean. */
+static void check_rounding(struct pair *pair) {
+    if (!sw_device_has_muon(pair->device))
+        return;
+    struct buffer wide = updated(pair, WIDE), nearest = updated(pair, NEAREST), other = updated(pair, STOCHASTIC);
+    double off = 0.0, moved = 0.0;
+    int64_t elems = 0;
+    for (int64_t g = 0; g < GRAINS; g++)
+        for (int64_t i = 0; i < SW_GRAIN_ELEMS; i++) {
+            const int64_t at = (g * SW_OPTIMIZER_VECTORS + 1) * SW_GRAIN_ELEMS + i;
+            const float m = ((float *)wide.data)[at], drawn = ((float *)other.data)[at];
+            const double ulp = ldexp(1.0, (m == 0.0f ? 0 : ilogb((double)m)) - 7);
+            assert_true(((float *)nearest.data)[at] == sw_bf16_to_f32(sw_f32_to_bf16(m)));
+            assert_true(fabs((double)drawn - (double)m) < ulp);
+            off += ((double)drawn - (double)m) / ulp;
+            moved += drawn != ((float *)nearest.data)[at];
+            elems += m != 0.0f;
+        }
+    assert_true(moved > 0.1 * (double)elems && fabs(off) < 4.0 * 0.5 * sqrt((double)elems));
+    buffer_free(&wide);
+    buffer_free(&nearest);
+    buffer_free(&other);
+}
+
+static void narrow_momenta_are_rounded(void **state) {
+    (void)state;
+    for_each_device(check_rounding);
 }
 
 static void same_bits_as_reference(void **state) {
@@ -232,6 +303,7 @@ static void check_case(struct pair *pair, size_t which) {
     }
     assert_ok(sw_update_muon(pair->stream, &(struct sw_update_muon){.type = SW_F32,
                                                                     .muon = &SETTINGS,
+                                                                    .format = SW_OPTIMIZER_MUON,
                                                                     .grains = 1,
                                                                     .tensor = &tensor,
                                                                     .tensors = 1,
@@ -272,6 +344,7 @@ static void check_fused(struct pair *pair, const struct sw_muon_tensor *tensor) 
     memcpy(grads.data, values.data, (size_t)count * sizeof(float));
     assert_ok(sw_update_muon(pair->stream, &(struct sw_update_muon){.type = SW_F32,
                                                                     .muon = &SETTINGS,
+                                                                    .format = SW_OPTIMIZER_MUON,
                                                                     .grains = GRAINS,
                                                                     .tensor = &whole,
                                                                     .tensors = 1,
@@ -300,7 +373,8 @@ static void check_fused(struct pair *pair, const struct sw_muon_tensor *tensor) 
             for (int64_t i = 0; i < tensor->inputs; i++) {
                 const int64_t at = place_of(tensor, o, i, &of);
                 const float master =
-                    ((float *)records.data)[at / SW_GRAIN_ELEMS * record_elems() + at % SW_GRAIN_ELEMS];
+                    ((float *)
+                         records.data)[at / SW_GRAIN_ELEMS * record_elems(SW_OPTIMIZER_MUON) + at % SW_GRAIN_ELEMS];
                 if (of == part)
                     assert_near("a fused tensor", at, (double)master, -rate * u.at[rows * tensor->inputs + i],
                                 tolerance);
@@ -329,6 +403,7 @@ static void near_an_independent_one(void **state) {
 
 int main(void) {
     const struct CMUnitTest on_devices[] = {cmocka_unit_test(same_bits_as_reference),
-                                            cmocka_unit_test(near_an_independent_one)};
+                                            cmocka_unit_test(near_an_independent_one),
+                                            cmocka_unit_test(narrow_momenta_are_rounded)};
     return run_tests_of(on_devices, sizeof on_devices / sizeof on_devices[0], NULL, 0);
 }
