@@ -189,13 +189,8 @@ static sw_status exchange(struct sw_gathered_masters *self, const struct request
  * all ranks share. */
 static int64_t owner_of(const struct part *part, int64_t unit, int64_t grain) {
     const struct sw_plan *plan = part->masters->trainer->job.plan;
-    const int sharers = sw_plan_unit_ranks(plan, unit), parts = parts_of(plan, unit);
-    const struct sw_unit *of = &part->units->unit[unit];
-    const int64_t trained = of->grains - of->trained_grain;
-    int sharer = 0;
-    while (sharer + 1 < sharers && grain - of->trained_grain >= sw_shard(trained, sharers, sharer + 1).first_grain)
-        sharer++;
-    return (int64_t)sharer * parts + part->tensor_rank % parts;
+    const int parts = parts_of(plan, unit);
+    return (int64_t)sw_plan_owner_of(plan, unit, grain) * parts + part->tensor_rank % parts;
 }
 
 /* Brings a grain of a part, and some that follow it, to rank 0's part of `all`. */

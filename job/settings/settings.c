@@ -469,10 +469,8 @@ static sw_status check_muon(const struct sw_settings *s) {
         bool given;
         const char *flag, *why;
     } others[] = {
-        {sw_settings_ranks(s) > 1 && s->zero != SW_ZERO_NONE, "several ranks that share the optimizer",
-         "their shards cut matrices; give --zero 0, with which each rank updates all of them, or start one rank"},
         {sw_settings_tensor_ranks(s) > 1 || s->tensor == SW_OPTION_AUTO, "--tensor", "it cuts matrices; leave it out"},
-        {sw_settings_expert_ranks(s) > 1, "--experts", "give --zero 0 without it"},
+        {sw_settings_expert_ranks(s) > 1, "--experts", "it shares out experts by groups; leave it out"},
         {s->tiles > 1, "--tiles", "tiles cut matrices; leave it out"},
         {s->tuning.lora.rank > 0 || s->adapter != NULL, "--lora",
          "it is for the matrices of layers; leave one of them out"},

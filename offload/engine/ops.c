@@ -288,8 +288,9 @@ struct rates {
 static sw_status update_muon(const struct op_run *run, const struct rates *rates, int64_t grains) {
     const struct sw_engine *engine = run->engine;
     const struct sw_plan_spec *spec = &engine->plan->spec;
-    const struct sw_unit *unit = &spec->units->unit[run->op->unit];
-    assert(run->op->first_grain == unit->trained_grain && run->op->first_grain + grains == unit->adamw_grain);
+    const struct sw_span span = {run->op->first_grain, grains};
+    int64_t tensors;
+    const struct sw_muon_tensor *tensor = sw_unit_muon_in(&spec->units->unit[run->op->unit], span, &tensors);
     struct sw_muon muon = rates->muon;
     muon.grad_scale = rates->adamw.grad_scale;
     muon.skip = rates->adamw.skip;
@@ -307,8 +308,8 @@ static sw_status update_muon(const struct op_run *run, const struct rates *rates
                                                    .step = rates->adamw.step,
                                                    .first_elem = run->op->first_grain * SW_GRAIN_ELEMS,
                                                    .grains = grains,
-                                                   .tensor = unit->muon,
-                                                   .tensors = unit->muon_count,
+                                                   .tensor = tensor,
+                                                   .tensors = tensors,
                                                    .grads_format = spec->grads,
                                                    .grads = sw_engine_operand(engine, run->op, SW_ROLE_GRADS),
                                                    .records = sw_engine_operand(engine, run->op, SW_ROLE_OPTIMIZER),

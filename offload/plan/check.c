@@ -116,9 +116,7 @@ static int64_t offset_in_piece(const struct sw_plan *plan, const struct sw_op *o
         return own_rows_at(plan, access);
     if (access->slot != plan->index->slot[SLOT_BUCKETS])
         return 0;
-    const struct sw_span trained = sw_plan_trained(plan, op->unit);
-    const int ranks = sw_plan_unit_ranks(plan, op->unit);
-    const int rank = sw_shard_rank(trained.grains, ranks, op->first_grain - trained.first_grain);
+    const int rank = sw_plan_owner_of(plan, op->unit, op->first_grain);
     const struct sw_span at = sw_plan_shard_chunk(plan, op->unit, rank, op->chunk);
     return at.grains > 0 && at.first_grain == op->first_grain ? bytes_before(plan, op, access->content, rank) : 0;
 }

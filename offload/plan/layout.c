@@ -175,6 +175,13 @@ static struct sw_span room_of(const struct layout *layout, int64_t unit, struct 
     return part;
 }
 
+/* Returns the same for a rank's shard, or the whole, of what the ranks share out. */
+static struct sw_span shard_room(const struct layout *layout, int64_t unit, struct sw_span part) {
+    if (part.grains < sw_plan_shared(layout->plan, unit).grains)
+        part.grains = sw_plan_most_shard_grains(layout->plan, unit);
+    return part;
+}
+
 /* Returns the room for a unit's whole weights. */
 static struct sw_span whole_room(const struct layout *layout, int64_t unit) {
     const int64_t lead = sw_plan_lead_grains(layout->plan, unit);
@@ -197,8 +204,7 @@ static void add_state(struct layout *layout, enum sw_slot_kind kind, sw_state st
     const struct sw_plan *plan = layout->plan;
     const bool whole = state == SW_WEIGHTS && !sw_plan_is_sharded(plan, unit, SW_WEIGHTS);
     const struct sw_span room =
-        whole ? home_room(layout, unit)
-              : room_of(layout, unit, sw_plan_kept(plan, state, unit, tier), sw_plan_shared(plan, unit).grains);
+        whole ? home_room(layout, unit) : shard_room(layout, unit, sw_plan_kept(plan, state, unit, tier));
     if (room.grains == 0) /* weights of a unit that is all base */
         return;
     if (layout->measures) {
@@ -468,8 +474,7 @@ static void lay_accumulators(struct layout *layout) {
             continue;
         if (sharded)
             add_slot(layout, SLOT_ACC_SHARD, u,
-                     of_grains(layout, u, room_of(layout, u, sw_plan_shard(plan, u), trained.grains), grain_bytes,
-                               SW_CONTENT_NONE));
+                     of_grains(layout, u, shard_room(layout, u, sw_plan_shard(plan, u)), grain_bytes, SW_CONTENT_NONE));
         if (u == 0 && units->tied)
             continue;
         const sw_tier tier = plan->placement[u].accumulator;
@@ -520,10 +525,11 @@ static void lay_sums(struct layout *layout) {
 static int64_t staging_bytes(const struct sw_plan *plan) {
     const int ranks = sw_plan_job_ranks(plan);
     const struct sw_units *units = plan->spec.units;
-    int64_t share = 0; /* most elements of one rank in one reduction */
-    for (int64_t u = 0; u < units->count; u++)
-        share = sw_max_i64(share,
-                           SW_GRAIN_ELEMS * sw_shard_most_grains(units->unit[u].grains, sw_plan_unit_ranks(plan, u)));
+    int64_t share = 0; /* most elements of one rank in one reduction, and of the frozen weights that are loaded */
+    for (int64_t u = 0; u < units->count; u++) {
+        const int64_t even = sw_shard_most_grains(units->unit[u].grains, sw_plan_unit_ranks(plan, u));
+        share = sw_max_i64(share, SW_GRAIN_ELEMS * sw_max_i64(even, sw_plan_most_shard_grains(plan, u)));
+    }
     if (sw_plan_group_ranks(plan) > 1)
         share = sw_max_i64(share, plan->spec.cost[0].output_bytes / sw_dtype_bytes(plan->spec.type));
     const int64_t pieces = sw_div_up(share, SW_COMM_PIECE_ELEMS);
@@ -539,6 +545,17 @@ static void lay_ranks(struct layout *layout) {
     add_if(layout, ranks > 1, SLOT_SUMMARIES, ranks * summary_bytes, 1);
 }
 
+/* Returns the most grains of a bucket. Where matrices of Muon make large chunks, many ranks have none of a unit. */
+static int64_t most_bucket_grains(const struct sw_plan *plan, int ranks) {
+    int64_t most = 0;
+    if (sw_plan_most_muon_grains(plan) == 0)
+        return ranks * plan->spec.chunk_grains;
+    for (int64_t u = plan->first_trained; u < plan->spec.units->count; u++)
+        if (sw_plan_trains(plan, u))
+            most = sw_max_i64(most, sw_plan_bucket_grains(plan, u, 0, sw_plan_unit_ranks(plan, u)));
+    return most;
+}
+
 /* Adds the slots through which ranks exchange gradients. */
 static void lay_exchange(struct layout *layout) {
     struct sw_plan *plan = layout->plan;
@@ -552,8 +569,9 @@ static void lay_exchange(struct layout *layout) {
     for (int64_t u = plan->first_trained; u < plan->spec.units->count; u++)
         away |= sw_plan_trains(plan, u) && tier_of(layout, SW_GRADS, u) != SW_DEVICE;
     const bool buckets = ranks > 1 && !quant && (plan->spec.zero >= SW_ZERO_GRADS || away);
-    add_if(layout, buckets, SLOT_BUCKETS, ranks * typed, SW_BUCKETS);
-    add_if(layout, quant, SLOT_QUANT_BUCKETS, ranks * records, SW_BUCKETS);
+    const int64_t bucket_grains = buckets || quant ? most_bucket_grains(plan, ranks) : 0;
+    add_if(layout, buckets, SLOT_BUCKETS, sw_plan_typed_bytes(plan, bucket_grains), SW_BUCKETS);
+    add_if(layout, quant, SLOT_QUANT_BUCKETS, bucket_grains * sw_quant_grain_bytes(plan->spec.reduce), SW_BUCKETS);
     add_if(layout, quant, SLOT_QUANT_PARTS, (ranks - 1) * records, SW_BUCKETS);
     const int nodes = sw_plan_reduce_nodes(plan);
     add_if(layout, nodes > 1, SLOT_NODE_SUMS, nodes * plan->spec.chunk_grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float),

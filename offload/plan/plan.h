@@ -274,7 +274,7 @@ struct sw_plan_spec {
      * and gradients pass through in chunks. NULL: no such unit. */
     const bool *update_on_device;
     bool one_generation;  /* the store keeps one generation of the optimizer, and only a clean end commits */
-    int64_t chunk_grains; /* a plan raises them to the grains of the matrices that Muon updates in one unit */
+    int64_t chunk_grains; /* a plan raises them to sw_plan_most_muon_grains */
     int64_t ring_chunks;  /* pieces of each staging ring; device rings have SW_DEVICE_RING_CHUNKS at most */
     bool ring_auto;       /* rings on the host, and those that updates pass through on the device, grow towards
                            * SW_RING_CHUNKS_MOST where the budget has room */
@@ -404,6 +404,8 @@ static inline bool sw_plan_updates_on_device(const struct sw_plan *plan, int64_t
 }
 /* Returns how many grains of an update, its first ones, Muon updates. */
 int64_t sw_plan_muon_grains(const struct sw_plan *plan, const struct sw_op *op);
+/* Returns the most grains of a unit that Muon updates on one rank, which are one chunk. */
+int64_t sw_plan_most_muon_grains(const struct sw_plan *plan);
 /* Tells whether some steps carry a save, and not all commit. */
 bool sw_plan_saves(const struct sw_plan *plan);
 /* Tells whether any state of any unit lives on NVMe. */
@@ -558,6 +560,8 @@ struct sw_span sw_plan_state_chunk(const struct sw_plan *plan, sw_state state, i
 /* Returns a rank's shard of a unit's trained span, or of a frozen unit, and a chunk of it, which may have no grains. */
 struct sw_span sw_plan_shard_of(const struct sw_plan *plan, int64_t unit, int rank);
 struct sw_span sw_plan_shard_chunk(const struct sw_plan *plan, int64_t unit, int rank, int64_t chunk);
+/* Returns the rank whose shard has a grain; for a grain that these units have not, some rank or none. */
+int sw_plan_owner_of(const struct sw_plan *plan, int64_t unit, int64_t grain);
 /* Returns what a rank gives to the others in a gather, or gets in a reduction: of a base in cells, else in grains. */
 struct sw_span sw_plan_share_of(const struct sw_plan *plan, const struct sw_op *op, int rank);
 /* Tells whether a step keeps a unit's secondary shard, because it gathers the unit again. */

@@ -148,11 +148,13 @@ bool sw_plan_splits_weights(const struct sw_plan *plan, int64_t unit);
 /* Returns this rank's shard of a unit's trained span, or of a frozen unit, and the number of its chunks. */
 struct sw_span sw_plan_shard(const struct sw_plan *plan, int64_t unit);
 int64_t sw_plan_shard_chunks(const struct sw_plan *plan, int64_t unit);
+/* Returns the grains of the largest shard of such a unit. */
+int64_t sw_plan_most_shard_grains(const struct sw_plan *plan, int64_t unit);
 /* Returns the grains that a bucket has before the chunk of a rank; with the number of all ranks, those of the bucket.
  */
 int64_t sw_plan_bucket_grains(const struct sw_plan *plan, int64_t unit, int64_t number, int rank);
-/* Returns the parts of a unit that a bucket holds, one after the other: the chunk of each rank, or the whole unit if
- * it has one bucket, so that a thousand ranks are one part. Behind the last it has no grains. */
+/* Returns the parts of a unit that a bucket holds, one after the other: the chunk of each rank that has one, or the
+ * whole unit if it has one bucket, so that a thousand ranks are one part. Behind the last it has no grains. */
 struct sw_span sw_plan_bucket_run(const struct sw_plan *plan, int64_t unit, int64_t number, int64_t run);
 /* Returns a chunk of a unit's whole weights, of its trained span, or of this rank's secondary shard of it. */
 struct sw_span sw_plan_unit_chunk(const struct sw_plan *plan, int64_t unit, int64_t chunk);

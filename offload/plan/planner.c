@@ -153,7 +153,7 @@ sw_status sw_plan_outline(const struct sw_plan_spec *spec, struct sw_plan **out)
     if (plan == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for a plan");
     plan->spec = *spec;
-    plan->spec.chunk_grains = sw_max_i64(spec->chunk_grains, sw_units_muon_grains(spec->units));
+    plan->spec.chunk_grains = sw_max_i64(spec->chunk_grains, sw_plan_most_muon_grains(plan));
     while (spec->train && plan->first_trained < spec->units->count && !sw_plan_trains(plan, plan->first_trained))
         plan->first_trained++;
     assert(plan->first_trained < spec->units->count);

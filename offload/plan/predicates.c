@@ -143,9 +143,24 @@ bool sw_plan_gathers_rows(const struct sw_plan *plan) {
            spec->gathered_bytes <= whole_bytes / spec->micro_batches;
 }
 
+/* Returns how many grains of a span of a unit, its first ones, Muon updates. */
+static int64_t muon_grains_of(const struct sw_unit *unit, struct sw_span span) {
+    return sw_unit_has_muon(unit) ? sw_max_i64(0, sw_min_i64(unit->adamw_grain - span.first_grain, span.grains)) : 0;
+}
+
 int64_t sw_plan_muon_grains(const struct sw_plan *plan, const struct sw_op *op) {
-    const struct sw_unit *unit = &plan->spec.units->unit[op->unit];
-    return sw_unit_has_muon(unit) ? sw_max_i64(0, sw_min_i64(unit->adamw_grain - op->first_grain, op->grains)) : 0;
+    return muon_grains_of(&plan->spec.units->unit[op->unit], (struct sw_span){op->first_grain, op->grains});
+}
+
+int64_t sw_plan_most_muon_grains(const struct sw_plan *plan) {
+    int64_t most = 0;
+    for (int64_t u = 0; plan->spec.train && u < plan->spec.units->count; u++) {
+        const struct sw_unit *unit = &plan->spec.units->unit[u];
+        const int ranks = sw_plan_is_sharded(plan, u, SW_OPTIMIZER) ? sw_plan_unit_ranks(plan, u) : 1;
+        for (int rank = 0; rank < ranks && sw_unit_has_muon(unit); rank++)
+            most = sw_max_i64(most, muon_grains_of(unit, sw_unit_shard(unit, u, ranks, rank)));
+    }
+    return most;
 }
 
 bool sw_plan_saves(const struct sw_plan *plan) {
@@ -294,7 +309,8 @@ bool sw_plan_units_are_alike(const struct sw_plan *plan, int64_t a, int64_t b) {
            sw_plan_shares_experts(plan, a) == sw_plan_shares_experts(plan, b) &&
            spec->units->unit[a].grains == spec->units->unit[b].grains &&
            spec->units->unit[a].base_grains == spec->units->unit[b].base_grains &&
-           sw_plan_keeps_input(plan, b) == kept &&
+           spec->units->unit[a].adamw_grain == spec->units->unit[b].adamw_grain &&
+           sw_plan_shard(plan, a).grains == sw_plan_shard(plan, b).grains && sw_plan_keeps_input(plan, b) == kept &&
            (!kept || spec->cost[a - 1].output_bytes == spec->cost[b - 1].output_bytes) &&
            spec->cost[a].saved_bytes == spec->cost[b].saved_bytes &&
            spec->cost[a].derived_bytes == spec->cost[b].derived_bytes && plan->recompute[a] == plan->recompute[b] &&
@@ -362,7 +378,7 @@ int64_t sw_plan_optimizer_bytes(const struct sw_plan *plan, int64_t grains) {
     return grains * sw_optimizer_grain_bytes(plan->spec.units->optimizer);
 }
 
-/* Returns a rank's shard of a span of a unit. */
+/* Returns a rank's shard of a span of a unit that has no matrices of Muon. */
 static struct sw_span shard_of(const struct sw_plan *plan, int64_t unit, struct sw_span all, int rank) {
     struct sw_span shard = sw_shard(all.grains, sw_plan_unit_ranks(plan, unit), rank);
     shard.first_grain += all.first_grain;
@@ -370,7 +386,22 @@ static struct sw_span shard_of(const struct sw_plan *plan, int64_t unit, struct 
 }
 
 struct sw_span sw_plan_shard_of(const struct sw_plan *plan, int64_t unit, int rank) {
-    return shard_of(plan, unit, sw_plan_shared(plan, unit), rank);
+    return sw_unit_shard(&plan->spec.units->unit[unit], unit, sw_plan_unit_ranks(plan, unit), rank);
+}
+
+int64_t sw_plan_most_shard_grains(const struct sw_plan *plan, int64_t unit) {
+    return sw_unit_most_shard_grains(&plan->spec.units->unit[unit], unit, sw_plan_unit_ranks(plan, unit));
+}
+
+int sw_plan_owner_of(const struct sw_plan *plan, int64_t unit, int64_t grain) {
+    const struct sw_span shared = sw_plan_shared(plan, unit);
+    const int ranks = sw_plan_unit_ranks(plan, unit);
+    int rank = 0;
+    if (!sw_unit_has_muon(&plan->spec.units->unit[unit]))
+        return sw_shard_rank(shared.grains, ranks, grain - shared.first_grain);
+    while (rank + 1 < ranks && sw_plan_shard_of(plan, unit, rank + 1).first_grain <= grain)
+        rank++;
+    return rank;
 }
 
 static struct sw_span all_cells(const struct sw_plan *plan, int64_t unit) {
@@ -393,7 +424,8 @@ struct sw_span sw_plan_share_of(const struct sw_plan *plan, const struct sw_op *
         return sw_plan_shard_chunk(plan, op->unit, rank, op->chunk);
     if (op->content == SW_CONTENT_BASE)
         return shard_of(plan, op->unit, all_cells(plan, op->unit), rank);
-    return shard_of(plan, op->unit, op->frozen ? sw_plan_frozen(plan, op->unit) : sw_plan_shared(plan, op->unit), rank);
+    return op->frozen ? shard_of(plan, op->unit, sw_plan_frozen(plan, op->unit), rank)
+                      : sw_plan_shard_of(plan, op->unit, rank);
 }
 
 struct sw_span sw_plan_shard(const struct sw_plan *plan, int64_t unit) {
@@ -507,13 +539,18 @@ struct sw_span sw_plan_shard_chunk(const struct sw_plan *plan, int64_t unit, int
 }
 
 int64_t sw_plan_buckets(const struct sw_plan *plan, int64_t unit) {
-    return sw_div_up(sw_shard_most_grains(sw_plan_trained_grains(plan, unit), sw_plan_unit_ranks(plan, unit)),
-                     plan->spec.chunk_grains);
+    return sw_plan_trains(plan, unit) ? sw_div_up(sw_plan_most_shard_grains(plan, unit), plan->spec.chunk_grains) : 0;
 }
 
 int64_t sw_plan_bucket_grains(const struct sw_plan *plan, int64_t unit, int64_t number, int rank) {
     const int ranks = sw_plan_unit_ranks(plan, unit);
     const int64_t longer = sw_min_i64(rank, sw_plan_trained_grains(plan, unit) % ranks);
+    int64_t grains = 0;
+    if (sw_unit_has_muon(&plan->spec.units->unit[unit])) {
+        for (int before = 0; before < rank; before++)
+            grains += sw_plan_shard_chunk(plan, unit, before, number).grains;
+        return grains;
+    }
     return longer * sw_plan_shard_chunk(plan, unit, 0, number).grains +
            (rank - longer) * sw_plan_shard_chunk(plan, unit, ranks - 1, number).grains;
 }
@@ -522,7 +559,14 @@ struct sw_span sw_plan_bucket_run(const struct sw_plan *plan, int64_t unit, int6
     const int ranks = sw_plan_unit_ranks(plan, unit);
     if (sw_plan_buckets(plan, unit) == 1)
         return run == 0 ? sw_plan_trained(plan, unit) : (struct sw_span){0};
-    return run < ranks ? sw_plan_shard_chunk(plan, unit, (int)run, number) : (struct sw_span){0};
+    if (!sw_unit_has_muon(&plan->spec.units->unit[unit]))
+        return run < ranks ? sw_plan_shard_chunk(plan, unit, (int)run, number) : (struct sw_span){0};
+    for (int rank = 0; rank < ranks; rank++) {
+        const struct sw_span at = sw_plan_shard_chunk(plan, unit, rank, number);
+        if (at.grains > 0 && run-- == 0)
+            return at;
+    }
+    return (struct sw_span){0};
 }
 
 int64_t sw_plan_replicated_elems(const struct sw_plan *plan, int64_t unit) {
@@ -591,7 +635,7 @@ int64_t sw_plan_node_before(const struct sw_plan *plan, int64_t unit, int64_t bu
 int64_t sw_plan_summary_bytes(const struct sw_plan *plan, bool sums) {
     int64_t doubles = SW_SUMMARY_SQUARE_SUMS;
     for (int64_t u = 0; sums && u < plan->spec.units->count; u++)
-        doubles += sw_shard_most_grains(sw_plan_trained_grains(plan, u), sw_plan_unit_ranks(plan, u));
+        doubles += sw_plan_trains(plan, u) ? sw_plan_most_shard_grains(plan, u) : 0;
     doubles += plan->spec.tally;
     doubles += plan->spec.pair_sequences > 0 ? SW_PAIR_SUMS - 1 : 0;
     return doubles * (int64_t)sizeof(double);

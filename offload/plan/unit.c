@@ -367,20 +367,75 @@ static sw_status seal_unit(const struct sw_units *units, struct sw_unit *unit) {
     return SW_OK;
 }
 
-int64_t sw_units_muon_grains(const struct sw_units *units) {
-    int64_t most = 0;
-    for (int64_t u = 0; u < units->count; u++)
-        if (sw_unit_has_muon(&units->unit[u]))
-            most = sw_max_i64(most, units->unit[u].adamw_grain - units->unit[u].trained_grain);
-    return most;
-}
-
 int64_t sw_units_muon_scratch_bytes(const struct sw_units *units) {
     int64_t most = 0;
     for (int64_t u = 0; u < units->count; u++)
         if (sw_unit_has_muon(&units->unit[u]))
             most = sw_max_i64(most, sw_muon_scratch_bytes(units->unit[u].muon, units->unit[u].muon_count));
     return most;
+}
+
+/* Returns the number of a unit's matrices of Muon that begin before an element. */
+static int64_t muon_before(const struct sw_unit *unit, int64_t elem) {
+    int64_t first = 0, end = unit->muon_count;
+    while (first < end) {
+        const int64_t middle = first + (end - first) / 2;
+        if (unit->muon[middle].first_elem < elem)
+            first = middle + 1;
+        else
+            end = middle;
+    }
+    return first;
+}
+
+/* Returns the matrix of Muon that begins before a grain and ends behind where the grain begins; NULL: none does. */
+static const struct sw_muon_tensor *muon_across(const struct sw_unit *unit, int64_t grain) {
+    const int64_t elem = grain * SW_GRAIN_ELEMS, before = muon_before(unit, elem);
+    const struct sw_muon_tensor *last = before > 0 ? &unit->muon[before - 1] : NULL;
+    return last != NULL && last->first_elem + last->outputs * last->inputs > elem ? last : NULL;
+}
+
+bool sw_unit_is_border(const struct sw_unit *unit, int64_t grain) {
+    return muon_across(unit, grain) == NULL;
+}
+
+/* Returns the border before or behind a grain. Multiples of the golden ratio lie evenly between whole numbers, however
+ * many there are, and all ends of a unit compare with the same one, so that their order stays. */
+static int64_t border_near(const struct sw_unit *unit, int64_t number, int64_t grain) {
+    static const uint64_t golden = 0x9e3779b9; /* the fraction of the golden ratio, in 32 bits */
+    int64_t before = grain, behind = grain;
+    const struct sw_muon_tensor *across;
+    while ((across = muon_across(unit, before)) != NULL)
+        before = across->first_elem / SW_GRAIN_ELEMS;
+    while ((across = muon_across(unit, behind)) != NULL)
+        behind = sw_div_up(across->first_elem + across->outputs * across->inputs, SW_GRAIN_ELEMS);
+    const int64_t turn = (int64_t)((uint64_t)number * golden % (UINT64_C(1) << 32));
+    return turn * (behind - before) < (grain - before) * (INT64_C(1) << 32) ? behind : before;
+}
+
+struct sw_span sw_unit_shard(const struct sw_unit *unit, int64_t number, int ranks, int rank) {
+    const int64_t trained = unit->trained_grain < unit->grains ? unit->trained_grain : unit->base_grains;
+    struct sw_span shard = sw_shard(unit->grains - trained, ranks, rank);
+    shard.first_grain += trained;
+    if (!sw_unit_has_muon(unit) || ranks == 1)
+        return shard;
+    const int64_t first = border_near(unit, number, shard.first_grain);
+    return (struct sw_span){.first_grain = first,
+                            .grains = border_near(unit, number, shard.first_grain + shard.grains) - first};
+}
+
+int64_t sw_unit_most_shard_grains(const struct sw_unit *unit, int64_t number, int ranks) {
+    int64_t most = sw_unit_shard(unit, number, ranks, 0).grains; /* no even shard is larger than the first one */
+    for (int rank = 1; rank < ranks && sw_unit_has_muon(unit); rank++)
+        most = sw_max_i64(most, sw_unit_shard(unit, number, ranks, rank).grains);
+    return most;
+}
+
+const struct sw_muon_tensor *sw_unit_muon_in(const struct sw_unit *unit, struct sw_span span, int64_t *count) {
+    const int64_t first = muon_before(unit, span.first_grain * SW_GRAIN_ELEMS);
+    assert(sw_unit_is_border(unit, span.first_grain) && sw_unit_is_border(unit, span.first_grain + span.grains));
+    *count = muon_before(unit, (span.first_grain + span.grains) * SW_GRAIN_ELEMS) - first;
+    return *count > 0 ? &unit->muon[first] : NULL;
 }
 
 void sw_units_join_runs(struct sw_units *units) {

@@ -18,7 +18,8 @@
  * frozen tensors alone it is said of all of them, so that freezing a whole unit moves nothing in it.
  *
  * With SW_OPTIMIZER_MUON the matrices that Muon updates lie in grains of their own, before all else of the trained
- * span. An update needs each of them whole, so that a chunk has all of a unit's (sw_units_muon_grains).
+ * span. An update needs each of them whole: the shards of ranks begin and end where no matrix goes on (sw_unit_shard),
+ * and the first chunk of a shard has all of its matrices.
  *
  * A frozen base may be quantized: the frozen matrices of blocks that are not `typed` then lie before all other tensors
  * of the frozen span, in grains of their own, the base. No wide grains are in the frozen span of such a unit. A grain
@@ -34,6 +35,7 @@
 #include "core/status.h"
 #include "kernels/device.h"
 #include "kernels/muon.h"
+#include "offload/plan/shard.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -197,10 +199,21 @@ sw_status sw_units_seal(struct sw_units *units);
 static inline bool sw_unit_has_muon(const struct sw_unit *unit) {
     return unit->muon_count > 0 && unit->trained_grain < unit->grains;
 }
-/* Return the largest number of grains of a unit's matrices that Muon updates, and the scratch in bytes that the update
- * of any of them needs. */
-int64_t sw_units_muon_grains(const struct sw_units *units);
+/* Returns the scratch in bytes that the update of any matrix by Muon needs. */
 int64_t sw_units_muon_scratch_bytes(const struct sw_units *units);
+
+/* Tells whether no matrix that Muon updates lies on both sides of where a grain begins. */
+bool sw_unit_is_border(const struct sw_unit *unit, int64_t grain);
+/* Returns a rank's shard of the trained span of unit `number`, or of the whole unit if it is frozen: an even one
+ * (sw_shard), whose ends move to grains where no matrix that Muon updates goes on. Each matrix is one rank's; with
+ * fewer matrices than ranks, some ranks have none of a unit. An end within a matrix moves behind it in as many units as
+ * it is far into it, and before it in the others, so that over all units ranks have about the same. */
+struct sw_span sw_unit_shard(const struct sw_unit *unit, int64_t number, int ranks, int rank);
+/* Returns the grains of the largest of these shards. */
+int64_t sw_unit_most_shard_grains(const struct sw_unit *unit, int64_t number, int ranks);
+/* Returns in *count how many of a unit's matrices that Muon updates lie in these grains, which begin and end where no
+ * matrix goes on, and the first of them. */
+const struct sw_muon_tensor *sw_unit_muon_in(const struct sw_unit *unit, struct sw_span span, int64_t *count);
 
 /* Computes the decay runs of sealed units again, whose tensors have another decay, lr_scale or step now, or are left
  * out. */

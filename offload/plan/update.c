@@ -1,12 +1,12 @@
 /* Rounds accumulators to gradients where they live, and makes new weights from gradients.
  *
  * Muon: a tensor names its update (struct sw_tensor), and its unit lays the matrices that Muon updates before all else
- * that is trained, in grains whose records hold one momentum. Their update needs them whole. So chunks are never
- * smaller than these grains of a unit, and chunk 0 of its optimizer state has all of them: placement, transfers, order,
- * speculation, redo and commit are those of AdamW. The update op hands the grains before sw_unit.adamw_grain to Muon
- * and the rest of its chunk to AdamW. It has scratch for the iteration: on the device behind the work area of the
- * passes, on the host in a slot of its own. The chunks cost memory, which budgets count: rings have room for whole
- * units. */
+ * that is trained, in grains whose records hold one momentum. Their update needs them whole. So shards cut no matrix
+ * (sw_unit_shard), chunks are never smaller than these grains of a shard, and chunk 0 of a rank's optimizer state of a
+ * unit has all of its matrices: placement, transfers, order, speculation, redo and commit are those of AdamW. The
+ * update op hands the grains before sw_unit.adamw_grain to Muon and the rest of its chunk to AdamW. It has scratch for
+ * the iteration: on the device behind the work area of the passes, on the host in a slot of its own. The chunks cost
+ * memory, which budgets count: rings have room for whole units. */
 #include "core/size.h"
 #include "offload/plan/builder.h"
 
@@ -399,10 +399,12 @@ static void update_op(struct sw_builder *b, const struct chunk_update *u, bool o
     sw_build_read(b, records, before);
     sw_build_write(b, records, after);
     sw_build_write(b, weights, weights_what(b, u));
-    if (sw_plan_muon_grains(b->plan, op) == 0)
+    const struct sw_span muon = {op->first_grain, sw_plan_muon_grains(b->plan, op)};
+    if (muon.grains == 0)
         return;
-    const struct sw_unit *unit = &b->plan->spec.units->unit[op->unit];
-    op->flops = (float)sw_muon_flops(unit->muon, unit->muon_count);
+    int64_t matrices;
+    const struct sw_muon_tensor *first = sw_unit_muon_in(&b->plan->spec.units->unit[op->unit], muon, &matrices);
+    op->flops = (float)sw_muon_flops(first, matrices);
     const struct sw_operand scratch = {.slot = b->index->slot[on_device ? SLOT_WORK : SLOT_UPDATE_WORK]};
     sw_build_write(b, scratch, (struct sw_what){.content = SW_CONTENT_WORK, .unit = -1});
 }

@@ -63,18 +63,32 @@ def state_has_the_same_bits_everywhere():
     return problems
 
 
-def ranks_that_share_nothing_update_alike():
-    """Two ranks in stage 0, at two places, and one rank that goes on."""
-    ends = []
-    for place in ("nvme", "host"):
-        run = f"two-{place}"
-        done = program.limits.run(threads(2, program.command(*train(run, "--zero", 0, place=place))), stdin=subprocess.DEVNULL,
-                                  capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            return [f"two ranks at {place}: {done.stderr[-500:]}"]
-        program.must("resume", path(run), "--steps", MORE)
+def together(ranks, *arguments):
+    done = program.limits.run(threads(ranks, program.command(*arguments)), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{ranks} ranks of {arguments}: status {done.returncode}: {done.stderr[-1500:]}")
+
+
+def ranks_share_whole_matrices():
+    """Every stage trains alike, and other numbers of ranks go on with the same state: four and eight, of which some have no matrix of
+    a block, and one. What is read of the run is the same."""
+    problems, ends, read = [], [], []
+    for ranks, zero, place in ((2, 0, "nvme"), (2, 1, "host"), (2, 2, "mixed"), (2, 3, "nvme")):
+        run = f"two-{zero}"
+        together(ranks, *train(run, "--zero", zero, place=place))
         ends.append((program.numbers_of(path(run)), exported(run)))
-    return [] if ends[0] == ends[1] else ["two ranks have other bits at the two places"]
+    problems += [f"stage {zero} has other bits than stage 0" for zero in range(1, 4) if ends[zero] != ends[0]]
+    for run, ranks in (("two-3", 4), ("two-0", 8), ("two-2", 1)):
+        together(ranks, "resume", path(run), "--steps", STEPS, *(("--zero", 3) if ranks > 1 else ()))
+        program.must("verify", path(run))
+        read.append((exported(run), json.loads(program.must("eval", path(run), "--data", DATA, "--json").out)["loss"],
+                     state(run, "transformer.h.1.mlp.c_fc.weight", "m")))
+        together(ranks, "resume", path(run), "--steps", MORE)
+        if len(program.log_lines(path(run))) != MORE:
+            problems.append(f"{run} does not go on by {ranks} ranks")
+    problems += [f"state {i} changes with the ranks" for i in range(3) if read[i] != read[0] or read[i][0] != ends[0][1]]
+    return problems
 
 
 def a_killed_run_goes_on_with_the_same_bits():
@@ -119,10 +133,6 @@ def bad_input_is_refused():
         problems += program.refused(what, train("new", "--optimizer-for", pattern), "--optimizer-for", *words)
     problems += program.refused("no rate to follow", train("new", "--muon-lr", 0.02, rate=0), "--optimizer muon", "--lr 0",
                                 "--muon-lr", status=2)
-    ranks = program.limits.run(threads(2, program.command(*train("new"))), stdin=subprocess.DEVNULL, capture_output=True,
-                               text=True, check=False)
-    if ranks.returncode != 2 or "--optimizer muon does not go with several ranks" not in ranks.stderr:
-        problems.append(f"two ranks: {ranks.stderr[-500:]}")
     program.must(*train("going"))
     problems += program.refused("8 bits later", ["resume", path("going"), "--optimizer-state", "8bit"],
                                 "--optimizer muon", "--optimizer-state 8bit")
@@ -251,7 +261,7 @@ def steps_without_a_finite_gradient_are_skipped():
     return problems
 
 
-script_test.run(state_has_the_same_bits_everywhere, ranks_that_share_nothing_update_alike,
+script_test.run(state_has_the_same_bits_everywhere, ranks_share_whole_matrices,
                 a_killed_run_goes_on_with_the_same_bits, every_parameter_takes_8_bytes_or_fewer, bad_input_is_refused,
                 only_matrices_of_layers_are_muons, momenta_are_read_by_name, a_pattern_names_the_matrices_of_each,
                 a_resume_changes_the_optimizer, momenta_in_bf16_have_the_same_bits_everywhere,

@@ -29,18 +29,23 @@ struct training {
     sw_quant gather, reduce;
     sw_optimizer_format optimizer;
     bool fp8;
-    bool experts; /* the model is same_expert_config */
+    bool experts;  /* the model is same_expert_config */
+    bool matrices; /* the model is same_matrix_config */
 };
 
 /* The most by which losses and norms in fp32 may differ from those of one rank, as a share. */
 #define RELATIVE_ERROR 1e-6
+/* The same with Muon, whose iteration makes rounding errors of a matrix's smallest directions as large as its largest.
+ */
+#define MUON_ERROR 1e-4
 /* The same where weights or gradients are quantized. */
 #define QUANTIZED_ERROR 3e-2
 
 /* Returns the micro-batches of a step. Two ranks have three each, one more than a whole group. More ranks share twelve,
- * so that each has two, three or four; and so do two with experts, because fewer would clip every step. */
+ * so that each has two, three or four; and so do two with experts or with larger matrices, because fewer would clip
+ * every step. */
 static int micro_batches_of(const struct training *training) {
-    return training->ranks == 2 && !training->experts ? 6 : 12;
+    return training->ranks == 2 && !training->experts && !training->matrices ? 6 : 12;
 }
 
 struct job {
@@ -51,7 +56,7 @@ struct job {
     sw_dtype type;
     sw_optimizer_format optimizer;
     bool fp8;
-    bool experts;
+    bool experts, matrices;
     struct sw_tuning tuning;
     sw_quant gather, reduce;
     int reduce_nodes;        /* nodes over which gradients are reduced in two levels; 0 or 1: one level */
@@ -68,6 +73,8 @@ static struct harness_spec spec_of(const struct job *job) {
     spec.shape.fp8 = job->fp8;
     if (job->experts)
         same_use_experts(&spec);
+    if (job->matrices)
+        spec.config = &same_matrix_config;
     spec.comm = job->comm;
     spec.shape.tuning = job->tuning;
     spec.gather = job->gather;
@@ -176,7 +183,7 @@ static sw_status try_variant(struct job *job, const struct same_trace *reference
     spec.group = grouped ? GROUP : 0;
     SW_TRY(same_train(&spec, variant % 2 == 1, &trace));
     /* Where training changes fewer grains of a unit than there are ranks, the last ranks hold none of them. */
-    const bool few = ranks_of(job) > LEAST_GRAINS || freezes_parts(job);
+    const bool few = ranks_of(job) > LEAST_GRAINS || freezes_parts(job) || job->optimizer == SW_OPTIMIZER_MUON;
     const int64_t least_held = few ? 0 : trace.grains / ranks_of(job) / 2;
     const char *what = difference(&reference[order], &trace, least_held);
     if (what != NULL && job->wrong[0] == '\0')
@@ -191,7 +198,8 @@ static void compare_with_one(struct job *job, const struct same_trace *reference
     for (int s = 0; s < SAME_STEPS; s++) {
         const double loss = fabs(reference->loss[s] / one->loss[s] - 1.0);
         const double norm = fabs(reference->grad_norm[s] / one->grad_norm[s] - 1.0);
-        const double exact = job->type == SW_F32 ? RELATIVE_ERROR : 1e-2;
+        const bool narrow = job->type != SW_F32;
+        const double exact = narrow ? 1e-2 : job->optimizer == SW_OPTIMIZER_MUON ? MUON_ERROR : RELATIVE_ERROR;
         const double allowed = is_quantized(job) ? QUANTIZED_ERROR : exact;
         if ((!(loss <= allowed) || !(norm <= 10 * allowed)) && job->wrong[0] == '\0')
             snprintf(job->wrong, sizeof job->wrong, "step %d: loss %.9g and norm %.9g, of one rank %.9g and %.9g",
@@ -320,8 +328,8 @@ static int64_t most_loaded(const struct sw_units *units, int64_t unit, int ranks
     const struct sw_unit *u = &units->unit[unit];
     const int64_t cells = sw_div_up(sw_units_base_cells(units, unit), ranks), record = sw_base_grain_bytes(units->base);
     const int64_t base = cells > 0 ? sw_div_up(cells * SW_BASE_CELL_BYTES, record) + 1 : 0;
-    return (sw_div_up(u->grains - u->trained_grain, ranks) + sw_div_up(u->trained_grain - u->base_grains, ranks) +
-            sw_min_i64(base, u->base_grains)) *
+    const int64_t trained = u->trained_grain < u->grains ? sw_unit_most_shard_grains(u, unit, ranks) : 0;
+    return (trained + sw_div_up(u->trained_grain - u->base_grains, ranks) + sw_min_i64(base, u->base_grains)) *
            SW_GRAIN_ELEMS;
 }
 
@@ -402,6 +410,7 @@ static struct job job_of(const struct training *training) {
                         .optimizer = training->optimizer,
                         .fp8 = training->fp8,
                         .experts = training->experts,
+                        .matrices = training->matrices,
                         .tuning = training->tuning,
                         .gather = training->gather,
                         .reduce = training->reduce,
@@ -560,6 +569,32 @@ static void narrow_optimizer_state_gives_the_same_bits(void **state) {
           {.ranks = 2, .type = SW_F32, .variants = 3, .optimizer = SW_OPTIMIZER_BF16});
 }
 
+/* Each matrix is one rank's: with quantized exchanges, with more ranks than matrices, on nodes, and with frozen ones.
+ */
+static void muon_gives_the_same_bits(void **state) {
+    CHECK({.ranks = 2, .type = SW_F32, .variants = 4, .optimizer = SW_OPTIMIZER_MUON, .matrices = true},
+          {.ranks = 3,
+           .type = SW_F32,
+           .variants = 2,
+           .optimizer = SW_OPTIMIZER_MUON,
+           .gather = SW_QUANT_INT8,
+           .reduce = SW_QUANT_INT8,
+           .matrices = true},
+          {.ranks = 6,
+           .type = SW_BF16,
+           .variants = 1,
+           .optimizer = SW_OPTIMIZER_MUON,
+           .node_ranks = 2,
+           .part_ranks = 2,
+           .matrices = true},
+          {.ranks = 4,
+           .type = SW_BF16,
+           .variants = 2,
+           .optimizer = SW_OPTIMIZER_MUON,
+           .tuning.freeze = "*.h.1.attn.*",
+           .matrices = true});
+}
+
 /* With secondary shards, with frozen units, and on nodes. */
 static void weights_in_8_bits_give_the_same_bits(void **state) {
     CHECK({.ranks = 2, .type = SW_BF16, .variants = 4, .optimizer = SW_OPTIMIZER_FP32_APART, .fp8 = true},
@@ -596,6 +631,7 @@ int main(void) {
         in_directory(gradients_reduced_within_nodes_first_give_the_same_bits),
         in_directory(both_quantized_give_the_same_bits),
         in_directory(narrow_optimizer_state_gives_the_same_bits),
+        in_directory(muon_gives_the_same_bits),
         in_directory(weights_in_8_bits_give_the_same_bits),
     };
     return cmocka_run_group_tests_name("e2e ranks bits", tests, NULL, NULL);

@@ -13,6 +13,8 @@ extern const struct sw_model_config same_config;
 /* Rotary positions, grouped heads with norms and a window, gated: all that the other has not; and its table is not
  * tied, so that a step may fetch only the rows that it names. */
 extern const struct sw_model_config same_rotary_config;
+/* Two blocks, in each of which a matrix of Muon ends with every second or third of eight grains; tied. */
+extern const struct sw_model_config same_matrix_config;
 /* Five experts, two for each token; tied. */
 extern const struct sw_model_config same_expert_config;
 /* The norm at which gradients are clipped: some steps exceed it and some do not. */

@@ -46,6 +46,22 @@ const struct sw_model_config same_rotary_config = {
     .rope = {.theta = 100.0, .truncate = true},
 };
 
+const struct sw_model_config same_matrix_config = {
+    .family = "gpt2",
+    .vocab = 515,
+    .hidden = 128,
+    .layers = 2,
+    .heads = 2,
+    .kv_heads = 2,
+    .head_dim = 64,
+    .ffn = 256,
+    .max_positions = 32,
+    .norm_epsilon = 1e-5,
+    .init_std = 0.012,
+    .activation = SW_GELU_TANH,
+    .tied_embeddings = true,
+};
+
 const struct sw_model_config same_expert_config = {
     .family = "qwen3_moe",
     .vocab = 515,

@@ -15,7 +15,8 @@ enum {
     SPANS_SEED = 1 << 23,
     TRAINED_SEED = 3 << 20,
     EXPERTS_SEED = 5 << 20,
-    APART_SEED = 7 << 20
+    APART_SEED = 7 << 20,
+    MATRICES_SEED = 9 << 20
 };
 
 int64_t plans_draw(struct plans_random *random, int64_t least, int64_t most) {
@@ -134,6 +135,29 @@ void plans_draw_spans(const struct plans_random *random, struct sw_units *units)
     freeze_parts(&spans, units, plans_draw(&spans, 0, units->count - 1));
     if (plans_draw(&spans, 0, 1) == 1)
         quantize_blocks(&spans, units);
+}
+
+/* Fills some of a unit's first grains with matrices, which begin where the ones before end. */
+static void draw_matrices(struct plans_random *random, struct sw_unit *unit) {
+    enum { MOST_MATRICES = 6 };
+    int64_t elem = unit->trained_grain * SW_GRAIN_ELEMS;
+    const int64_t end = elem + plans_draw(random, 0, unit->grains - unit->trained_grain) * SW_GRAIN_ELEMS;
+    unit->muon = calloc(MOST_MATRICES, sizeof *unit->muon);
+    if (unit->muon == NULL)
+        abort();
+    for (unit->muon_count = 0; unit->muon_count < MOST_MATRICES && elem < end; unit->muon_count++) {
+        const int64_t rows = plans_draw(random, 1, (end - elem) / SW_TENSOR_ALIGN_ELEMS);
+        unit->muon[unit->muon_count] = (struct sw_muon_tensor){
+            .first_elem = elem, .outputs = rows, .inputs = SW_TENSOR_ALIGN_ELEMS, .parts = 1, .part_end = {rows}};
+        elem += rows * SW_TENSOR_ALIGN_ELEMS;
+    }
+    unit->adamw_grain = sw_div_up(elem, SW_GRAIN_ELEMS);
+}
+
+void plans_draw_matrices(const struct plans_random *random, struct sw_units *units) {
+    struct plans_random matrices = {.seed = random->seed + MATRICES_SEED};
+    for (int64_t u = 1; u + 1 < units->count; u++)
+        draw_matrices(&matrices, &units->unit[u]);
 }
 
 void plans_drop_base(struct sw_units *units) {

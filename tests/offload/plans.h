@@ -26,6 +26,8 @@ void plans_train_all(struct sw_units *units);
 
 /* Gives about half of the units frozen grains beside trained ones, and in half of the plans blocks a base. */
 void plans_draw_spans(const struct plans_random *random, struct sw_units *units);
+/* Gives blocks matrices of Muon. */
+void plans_draw_matrices(const struct plans_random *random, struct sw_units *units);
 
 /* Takes the KV caches away, as a specification of training has none. */
 void plans_drop_caches(struct plans_random *random);

@@ -109,6 +109,25 @@ static void check_updates(struct sw_plan *const *plan, int ranks, of_units of, u
     }
 }
 
+/* Every matrix of Muon lies whole in one update. */
+static void check_matrices(struct sw_plan *const *plan, int ranks, uint64_t seed) {
+    for (int r = 0; r < ranks; r++) {
+        const struct sw_program *program = &plan[r]->program[SW_PROGRAM_UPDATE];
+        for (int32_t i = 0; i < program->op_count; i++) {
+            const struct sw_op *op = &program->op[i];
+            const bool updates = op->kind == SW_OP_UPDATE_ON_HOST || op->kind == SW_OP_UPDATE_ON_DEVICE;
+            const struct sw_unit *unit = updates ? &plan[r]->spec.units->unit[op->unit] : NULL;
+            const int64_t first = op->first_grain * SW_GRAIN_ELEMS, end = first + op->grains * SW_GRAIN_ELEMS;
+            for (int64_t m = 0; updates && m < unit->muon_count; m++) {
+                const int64_t at = unit->muon[m].first_elem, behind = at + unit->muon[m].outputs * unit->muon[m].inputs;
+                if (at < end && behind > first && (at < first || behind > end))
+                    fail_msg("seed %llu: rank %d updates a part of matrix %lld of unit %lld", (unsigned long long)seed,
+                             r, (long long)m, (long long)op->unit);
+            }
+        }
+    }
+}
+
 /* Bytes that all ranks send for the gathers of a unit, and for one gather among all. */
 struct gathers {
     int64_t among_all, in_parts, once;
@@ -155,7 +174,10 @@ static void check_homes(const struct sw_plan *plan, int sharers, int64_t unit, i
     const int64_t cells = (u->base_grains * record + 32767) / 32768;
     /* Whole weights may begin some grains behind the start, so that spans have chunks of their own. */
     const int64_t lead = ranks == 1 && trained > 0 ? sw_plan_lead_grains(plan, unit) : 0;
-    const int64_t grains = (trained + before) / ranks + (frozen + before) / ranks + lead;
+    int64_t most = (trained + before) / ranks;
+    for (int r = 0; r < ranks && u->muon_count > 0; r++)
+        most = sw_max_i64(most, sw_unit_shard(u, unit, (int)ranks, r).grains);
+    const int64_t grains = most + (frozen + before) / ranks + lead;
     const int64_t base = (cells + before) / ranks * 32768;
     if (home_bytes(plan, unit, SW_CONTENT_WEIGHTS) != grains * grain_bytes ||
         home_bytes(plan, unit, SW_CONTENT_BASE) != base)
@@ -345,6 +367,7 @@ static void check_each(struct sw_plan *const *plan, int ranks, uint64_t seed, bo
 static void check_plans(struct sw_plan *const *plan, int ranks, uint64_t seed, bool judged) {
     check_each(plan, ranks, seed, judged);
     check_updates(plan, ranks, any_unit, seed);
+    check_matrices(plan, ranks, seed);
     if (ranks > 1)
         check_traffic(plan, ranks, any_unit, seed);
 }
@@ -436,6 +459,8 @@ static void try_random_model(uint64_t seed, int tally[6], int *based) {
         spec.reduce_nodes = 2;
     if (seed % SPANS_EVERY == 0)
         plans_draw_spans(&random, units);
+    if (seed % SPANS_EVERY == 1)
+        plans_draw_matrices(&random, units);
     if (make_plans(&spec, plan, seed)) {
         check_plans(plan, spec.ranks, seed, seed % JUDGED_EVERY == 0);
         for (int t = SW_DEVICE; t <= SW_HOST; t++)
