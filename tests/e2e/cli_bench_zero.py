@@ -108,8 +108,8 @@ def wrong_row(row, found, parameters, ranks, node):
 
 
 def nodes_send_what_the_formulas_say():
-    """Two nodes of four ranks; between nodes ZeRO++ sends a quarter of what stage 3 sends."""
-    ranks, node = 8, 4
+    """Two nodes of two ranks; between nodes ZeRO++ sends a quarter of what stage 3 sends."""
+    ranks, node = 4, 2
     found = report(ranks, "--ranks-per-node", node)
     rows = [*found["stages"], *found["plus"]]
     names = [row["name"] for row in rows]
