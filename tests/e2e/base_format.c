@@ -51,7 +51,7 @@ static struct harness_spec spec_of(const struct variant *variant) {
 }
 
 /* Tells whether a GPU runs the test, which may be emulated: what it computes from a base is then compared in fewer
- * variants and micro-batches, as the CPU has all. */
+ * variants, as the CPU has all. */
 static bool is_on_gpu(void) {
     return getenv("SW_TEST_DEVICE") != NULL;
 }
@@ -212,7 +212,6 @@ static void a_base_computes_with_its_rounded_weights(void **state) {
         struct harness_spec spec = spec_of(&variants[v]);
         if (is_on_gpu() && (v == TIED_NF4 || v == EMBEDDING_INT8))
             continue;
-        spec.micro_batches = is_on_gpu() ? 2 : spec.micro_batches;
         struct rounded model = {.init = {.config = spec.config, .seed = SAME_SEED}};
         struct same_trace based, typed;
         struct sw_tuning without = variants[v].tuning;
@@ -358,7 +357,6 @@ static void a_base_computes_with_stored_weights(void **state) {
         const sw_base_format format = i % 2 == 0 ? SW_BASE_FP8 : SW_BASE_MXFP4;
         struct sw_model_config config;
         struct harness_spec spec = stored_spec(format, i > 1, &config);
-        spec.micro_batches = is_on_gpu() ? 2 : spec.micro_batches;
         struct harness_spec plain = spec;
         struct same_trace typed, based;
         struct rounded model = {.init = {.config = &config, .seed = SAME_SEED}};

@@ -8,7 +8,7 @@
 enum { SAME_STEPS = 4, SAME_SEED = 20240607 };
 
 /* Four blocks of five grains in chunks of two, so that units are larger than a slot and their last chunk is ragged;
- * tied; two heads, of each of which an emulated GPU computes whole tiles; three micro-batches. */
+ * tied; two heads, of each of which an emulated GPU computes whole tiles. */
 extern const struct sw_model_config same_config;
 /* Rotary positions, grouped heads with norms and a window, gated: all that the other has not; and its table is not
  * tied, so that a step may fetch only the rows that it names. */

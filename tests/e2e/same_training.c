@@ -93,15 +93,16 @@ static bool is_on_gpu(void) {
 }
 
 double same_clip(void) {
-    return is_on_gpu() ? 1.5 : 1.3;
+    return is_on_gpu() ? 2.5 : 1.3;
 }
 
-/* A GPU, which may be emulated, takes one sequence at once: tests of kernels and of parity have several there. */
+/* A GPU, which may be emulated, takes one sequence at once, and two micro-batches a step: tests of kernels and of
+ * parity have several sequences there, and plans of three micro-batches run on the CPU. */
 struct harness_spec same_spec(sw_dtype type) {
     return (struct harness_spec){
         .config = &same_config,
         .shape = {.type = type, .batch = is_on_gpu() ? 1 : 2, .seq = 24},
-        .micro_batches = 3,
+        .micro_batches = is_on_gpu() ? 2 : 3,
         .place = "grads=device,optimizer=device",
         .chunk_grains = 2,
         .ring_chunks = 2,
