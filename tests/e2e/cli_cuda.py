@@ -18,6 +18,7 @@ from gpu import FULL, stages  # noqa: E402
 SCRATCH = program.scratch_folder()
 DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(2, 6000))
 RUN = os.path.join(SCRATCH, "run")
+RATES = os.path.join(SCRATCH, "Emulated GPU")  # measured by the first who needs them
 SHAPE = ("--seq", 32, "--micro-batch", 2, "--batch-tokens", 128, "--threads", 1, "--chunk-grains", 2)
 MODEL = ("--model", "gpt2-tiny", "--seq", 16, "--micro-batch", 1)
 # Faults that SW_EMULATED_GPU asks for, and the words that name each and its mending.
@@ -237,9 +238,7 @@ def benches_of_parts():
 def bench_of_steps():
     """Beside the resident step in the same memory; where the two do not fit together, alone."""
     trace = os.path.join(SCRATCH, "trace.json")
-    rates = ("--rates", os.path.join(SCRATCH, "step-rates.json"))
-    shape = ("step", "--model", "gpt2-tiny", "--seq", 16, "--micro-batch", 1, "--batch-tokens", 32, "--steps", 1,
-             "--rounds", 1, "--threads", 1, "--place", "optimizer=host", *rates)
+    shape = ("step", "--model", "gpt2-tiny", *SHAPE, "--steps", 1, "--rounds", 1, "--place", "optimizer=host", "--rates", RATES)
     found, problems = report(*shape, "--trace", trace)
     speed = found["speed"]
     problems += positive("speed", speed, "tokens_per_s", "model_flops_per_s", "products_flops_per_s", "of_products")
