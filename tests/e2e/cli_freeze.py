@@ -4,26 +4,20 @@ ranks, and what would break them is refused."""
 import json
 import os
 import shutil
-import subprocess
 import time
 
 import hf_folder
 import program
+import runs
 from program import script_test
-from ranks_jobs import threads
+from runs import path
 
-SCRATCH = program.scratch_folder()
-DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(5, 30000))
-STEPS, HALF = 6, 3
+HALF = 3
 FROZEN_FILE = "frozen.spillway"
 PAGE_BYTES = 4096
 FROZEN = ("--freeze", "embedding,blocks:0-0")
 PARTS = ("--freeze", "*.mlp.*,blocks:1")  # of the first block its MLP, and a block above its trained attention
 EVERYTHING_AWAY = "weights=nvme,acts=nvme,grads=nvme,optimizer=nvme"
-
-
-def path(*names):
-    return os.path.join(SCRATCH, *names)
 
 
 FOLDER = hf_folder.make(path("folder"), hf_folder.config(), hf_folder.safetensors(hf_folder.tensors(3)))
@@ -32,20 +26,25 @@ TIED, UNTIED = (FOLDER,), ("llama-tiny", "--init")
 WIDE = (hf_folder.make(path("wide-folder"), hf_folder.config(n_embd=160, n_layer=1, n_head=4), None), "--init")
 
 
-def train(run, *more, model=TIED, steps=STEPS, place="optimizer=nvme", rate="1e-2", shape=program.SHAPE):
-    return ["train", "--model", *model, "--data", DATA, "--run", path(run), "--steps", steps, "--schedule-steps",
-            STEPS, "--warmup", 1, "--lr", rate, *shape, "--place", place, *more]
+class Run(runs.Run):
+    model, data, steps = TIED, (runs.text_file(seed=5, characters=30000),), 6
+    flags = ("--warmup", 1, "--lr", "1e-2", "--place", "optimizer=nvme")
+
+    def tensors(self, *flags):
+        return tensors_of(os.path.join(self.exported(*flags), "model.safetensors"))
+
+    def exported_at(self, step):
+        return tensors_of(self.path("exports", f"step-{step}", "model.safetensors"))
 
 
 def a_bit_that_flips_while_a_run_trains_reaches_no_export():
     """Bytes that were right once are not taken for right when they are read again."""
-    process = program.start("train", "--model", "gpt2-tiny", "--init", "--data", DATA, "--run", path("flipped"),
-                            "--freeze", "embedding,blocks:0", "--steps", 10**6, "--export-every", 20, "--keep", 3,
-                            *program.SHAPE, "--place", "optimizer=nvme")
+    run = Run("flipped", "--freeze", "embedding,blocks:0", "--export-every", 20, "--keep", 3, model=runs.Run.model, steps=10**6)
+    process = program.start(*run.words())
     end = time.monotonic() + 60
-    while not os.path.exists(path("flipped", "exports", "step-20")) and time.monotonic() < end:
+    while not os.path.exists(run.path("exports", "step-20")) and time.monotonic() < end:
         time.sleep(0.02)
-    with open(path("flipped", FROZEN_FILE), "r+b") as file:
+    with open(run.path(FROZEN_FILE), "r+b") as file:
         file.seek(PAGE_BYTES + 65536 + 43)  # in the table of positions, which begins within a grain
         byte = file.read(1)
         file.seek(-1, os.SEEK_CUR)
@@ -59,12 +58,6 @@ def tensors_of(file):
     with open(file, "rb") as content:
         header, data = hf_folder.split(content.read())
     return {name: data[slice(*tensor["data_offsets"])] for name, tensor in header.items() if name != "__metadata__"}
-
-
-def exported(run, *more):
-    shutil.rmtree(path("out"), ignore_errors=True)
-    program.must("export", path(run), path("out"), *more)
-    return tensors_of(path("out", "model.safetensors"))
 
 
 def is_frozen(name):
@@ -84,8 +77,7 @@ def wrong_changes(what, before, after, frozen=is_frozen):
 
 def start_of(model, name):
     """The weights that a run begins with."""
-    program.must(*train(name, model=model, steps=1, rate=0))
-    return exported(name)
+    return Run(name, "--lr", 0, model=model, steps=1).train().tensors()
 
 
 def exports_hold_frozen_weights_as_they_were_loaded():
@@ -93,14 +85,13 @@ def exports_hold_frozen_weights_as_they_were_loaded():
     problems = []
     for name, model in (("tied", TIED), ("untied", UNTIED), ("wide", WIDE)):
         before = start_of(model, name + "-start")
-        program.must(*train(name, *FROZEN, "--export-every", HALF, "--precision", "bf16", model=model))
-        problems += wrong_changes(name, before, exported(name))
-        problems += wrong_changes(name + " on the way", before,
-                                  tensors_of(path(name, "exports", f"step-{HALF}", "model.safetensors")))
+        run = Run(name, *FROZEN, "--export-every", HALF, "--precision", "bf16", model=model).train()
+        problems += wrong_changes(name, before, run.tensors())
+        problems += wrong_changes(name + " on the way", before, run.exported_at(HALF))
     with open(os.path.join(FOLDER, "model.safetensors"), "rb") as file:
         header, data = hf_folder.split(file.read())
     wte = data[slice(*header["transformer.wte.weight"]["data_offsets"])]
-    found = [content for name, content in exported("tied").items() if name.endswith("wte.weight")]
+    found = [content for name, content in Run("tied").tensors().items() if name.endswith("wte.weight")]
     return problems + ([] if found == [wte] else ["the table is not that of the folder"])
 
 
@@ -109,15 +100,12 @@ def a_resumed_run_has_the_same_bits():
     problems = []
     for name, model, *more in (("whole", TIED), ("untied-whole", UNTIED), ("tiles", TIED, "--tiles", 2),
                                ("one-generation", TIED, "--durability", "none"), ("fp16", UNTIED, "--precision", "fp16")):
-        program.must(*train(name, *FROZEN, *more, model=model))
-        parts = name + "-in-parts"
-        program.must(*train(parts, *FROZEN, *more, model=model, steps=HALF, place=EVERYTHING_AWAY))
-        program.must("resume", path(parts), "--steps", STEPS, "--place", "weights=host,grads=host,optimizer=host")
-        if program.numbers_of(path(name)) != program.numbers_of(path(parts)):
-            problems.append(f"{name}: other numbers")
-        weights = exported(name)
-        if weights != exported(parts):
-            problems.append(f"{name}: other weights")
+        whole = Run(name, *FROZEN, *more, model=model).train()
+        parts = Run(name + "-in-parts", *FROZEN, *more, "--place", EVERYTHING_AWAY, model=model, steps=HALF).train()
+        parts.resume("--steps", Run.steps, "--place", "weights=host,grads=host,optimizer=host")
+        problems += [] if whole.numbers() == parts.numbers() else [f"{name}: other numbers"]
+        weights = whole.tensors()
+        problems += [] if weights == parts.tensors() else [f"{name}: other weights"]
         problems += wrong_changes(name, start_of(model, name + "-at-0"), weights)
     return problems
 
@@ -128,46 +116,31 @@ def frozen_tensors_stay_as_they_were():
     for name, model, *more in (("parts", TIED, "--tiles", 2), ("untied-parts", UNTIED, "--precision", "bf16",
                                                                "--optimizer-state", "8bit")):
         before = start_of(model, name + "-at-0")
-        program.must(*train(name, *PARTS, *more, "--export-every", HALF, model=model))
-        after = exported(name)
+        whole = Run(name, *PARTS, *more, "--export-every", HALF, model=model).train()
+        after = whole.tensors()
         problems += wrong_changes(name, before, after, is_frozen_part)
-        problems += wrong_changes(name + " on the way", before,
-                                  tensors_of(path(name, "exports", f"step-{HALF}", "model.safetensors")), is_frozen_part)
-        resumed = name + "-resumed"
-        program.must(*train(resumed, *PARTS, *more, model=model, steps=HALF, place=EVERYTHING_AWAY))
-        program.must("resume", path(resumed), "--steps", STEPS, "--place", "weights=host,grads=host,optimizer=host")
-        if program.numbers_of(path(name)) != program.numbers_of(path(resumed)):
-            problems.append(f"{name}: other numbers")
-        if after != exported(resumed):
-            problems.append(f"{name}: other weights")
-        verified = json.loads(program.must("verify", path(name), "--json").out)
+        problems += wrong_changes(name + " on the way", before, whole.exported_at(HALF), is_frozen_part)
+        parts = Run(name + "-resumed", *PARTS, *more, "--place", EVERYTHING_AWAY, model=model, steps=HALF).train()
+        parts.resume("--steps", Run.steps, "--place", "weights=host,grads=host,optimizer=host")
+        problems += [] if whole.numbers() == parts.numbers() else [f"{name}: other numbers"]
+        problems += [] if after == parts.tensors() else [f"{name}: other weights"]
+        verified = json.loads(program.must("verify", whole.path(), "--json").out)
         problems += [] if verified["bad"] == [] else [f"{name}: verify says {verified['bad']}"]
     return problems
 
 
 def other_commands_read_frozen_weights():
     problems = []
-    for run, freeze in (("read", FROZEN), ("read-parts", PARTS)):
-        program.must(*train(run, *freeze))
-        exported(run)
+    for name, freeze in (("read", FROZEN), ("read-parts", PARTS)):
+        run = Run(name, *freeze).train()
+        sources = run.path(), run.exported()
         say = ("--prompt", "the ", "--max-tokens", 10, "--temperature", 0, "--precision", "fp32")
-        texts = [program.must("generate", path(source), *say).out for source in (run, "out")]
-        losses = [json.loads(program.must("eval", path(source), "--data", DATA, "--precision", "fp32", "--json").out)["loss"]
-                  for source in (run, "out")]
-        problems += [] if texts[0] == texts[1] else [f"{run}: {texts[0]!r} and {texts[1]!r}"]
-        problems += [] if losses[0] == losses[1] else [f"{run}: losses {losses}"]
+        texts = [program.must("generate", source, *say).out for source in sources]
+        losses = [json.loads(program.must("eval", source, "--data", *Run.data, "--precision", "fp32", "--json").out)["loss"]
+                  for source in sources]
+        problems += [] if texts[0] == texts[1] else [f"{name}: {texts[0]!r} and {texts[1]!r}"]
+        problems += [] if losses[0] == losses[1] else [f"{name}: losses {losses}"]
     return problems
-
-
-def on_ranks(ranks, *arguments):
-    done = program.limits.run(threads(ranks, program.command(*arguments)), stdin=subprocess.DEVNULL, capture_output=True,
-                          text=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"{ranks} ranks of {' '.join(map(str, arguments))}: {done.stderr[-500:]}")
-
-
-def two_ranks(*arguments):
-    on_ranks(2, *arguments)
 
 
 def ranks_share_frozen_weights():
@@ -176,27 +149,26 @@ def ranks_share_frozen_weights():
     for freeze, frozen, stages in ((FROZEN, is_frozen, range(4)), (PARTS, is_frozen_part, (0, 2, 3))):
         expected = None
         for stage in stages:
-            run = f"stage-{stage}-of-{len(stages)}"
-            two_ranks(*train(run, *freeze, "--zero", stage, steps=HALF))
-            expected = expected or program.numbers_of(path(run))
-            if program.numbers_of(path(run)) != expected:
-                problems.append(f"{run}: other numbers")
-            program.must("resume", path(run), "--steps", STEPS - 1)
-            two_ranks("resume", path(run), "--steps", STEPS, "--export-every", STEPS)
-            after, on_the_way = exported(run), tensors_of(path(run, "exports", f"step-{STEPS}", "model.safetensors"))
-            problems += wrong_changes(run, before, after, frozen)
-            problems += [] if on_the_way == after else [f"{run}: the export of both ranks has other weights than the store"]
-    two_ranks(*train("open-stage", *PARTS, steps=1))
+            run = Run(f"stage-{stage}-of-{len(stages)}", *freeze, "--zero", stage, steps=HALF, ranks=2).train()
+            expected = expected or run.numbers()
+            problems += [] if run.numbers() == expected else [f"{run.name}: other numbers"]
+            run.resume("--steps", Run.steps - 1)
+            run.resume("--steps", Run.steps, "--export-every", Run.steps, ranks=2)
+            after = run.tensors()
+            problems += wrong_changes(run.name, before, after, frozen)
+            if run.exported_at(Run.steps) != after:
+                problems.append(f"{run.name}: the export of both ranks has other weights than the store")
+    Run("open-stage", *PARTS, steps=1, ranks=2).train()
     return problems
 
 
 def one_rank_goes_on_with_what_four_trained():
     """Four ranks share out the last 7 of 20 grains, which are trained: the second has none that would be its own of all 20."""
     shape = ("--seq", program.SEQ, "--micro-batch", 1, "--batch-tokens", 4 * program.SEQ, "--threads", 1)
-    on_ranks(4, *train("four-ranks", "--freeze", "embedding,*.mlp.*,*.ln_f.*", "--zero", 2, model=WIDE, steps=HALF, shape=shape))
-    before = exported("four-ranks")
-    program.must("resume", path("four-ranks"), "--steps", STEPS)
-    after = exported("four-ranks")
+    run = Run("four-ranks", "--freeze", "embedding,*.mlp.*,*.ln_f.*", "--zero", 2, model=WIDE, steps=HALF, shape=shape, ranks=4).train()
+    before = run.tensors()
+    run.resume("--steps", Run.steps)
+    after = run.tensors()
     return wrong_changes("one rank after four", before, after,
                          lambda name: all(part not in name for part in (".attn.", ".ln_1.", ".ln_2.")))
 
@@ -211,7 +183,7 @@ def flip(file, offset):
 
 def damage_is_found_and_refused():
     """In the file of a run whose weights came from no folder, which has the grains."""
-    program.must(*train("damaged", *FROZEN, model=(FOLDER, "--init"), steps=HALF))
+    Run("damaged", *FROZEN, model=(FOLDER, "--init"), steps=HALF).train()
     run = program.read_json(path("damaged", "run.json"))
     program.write(path("damaged", "run.json"), json.dumps({name: value for name, value in run.items()
                                                            if name not in ("frozen_digest", "checksum")}))
@@ -227,7 +199,7 @@ def damage_is_found_and_refused():
         problems.append(f"verify names {bad}")
     if program.run("verify", path("damaged")).err.count(FROZEN_FILE) != 1:
         problems.append("verify does not say what to restore")
-    resume = ["resume", path("damaged"), "--steps", STEPS]
+    resume = ["resume", path("damaged"), "--steps", Run.steps]
     ended = program.run(*resume)
     if ended.code != 1 or FROZEN_FILE not in ended.err or "damaged" not in ended.err:
         problems.append(f"resume: status {ended.code}: {ended.err[-300:]}")
@@ -241,7 +213,7 @@ def damage_is_found_and_refused():
     os.truncate(file, os.path.getsize(file) - 1)
     problems += program.refused("cut off", ["export", path("damaged"), path("none")], FROZEN_FILE, "cut off")
     for seed, run in enumerate(("other", "another")):
-        program.must(*train(run, *FROZEN, "--seed", seed, model=UNTIED, steps=1))
+        Run(run, *FROZEN, "--seed", seed, model=UNTIED, steps=1).train()
     shutil.copy(path("other", FROZEN_FILE), path("another", FROZEN_FILE))
     problems += program.refused("that of another run", ["export", path("another"), path("none")], FROZEN_FILE,
                                 "another run")
@@ -252,18 +224,16 @@ def damage_is_found_and_refused():
 def runs_that_have_the_grains_go_on():
     """As every run with --freeze did once: the model's folder may be gone."""
     model = shutil.copytree(FOLDER, path("gone"))
-    program.must(*train("grains", *FROZEN, model=(model, "--init")))
-    program.must(*train("grains-resumed", *FROZEN, model=(model, "--init"), steps=HALF))
+    whole = Run("grains", *FROZEN, model=(model, "--init")).train()
+    resumed = Run("grains-resumed", *FROZEN, model=(model, "--init"), steps=HALF).train()
     shutil.rmtree(model)
-    run = program.read_json(path("grains-resumed", "run.json"))
-    run["settings"]["init"] = False
-    program.write(path("grains-resumed", "run.json"), json.dumps(run))
-    problems = program.refused("another folder", ["resume", path("grains-resumed"), "--steps", STEPS, "--model", FOLDER],
-                               "leave out --model", watched=[path("grains-resumed")])
-    program.must("resume", path("grains-resumed"), "--steps", STEPS)
-    program.must("verify", path("grains-resumed"))
-    problems += [] if exported("grains") == exported("grains-resumed") else ["other weights"]
-    return problems
+    told = program.read_json(resumed.path("run.json"))
+    told["settings"]["init"] = False
+    program.write(resumed.path("run.json"), json.dumps(told))
+    problems = runs.refused("another folder", ["resume", resumed.path(), "--steps", Run.steps, "--model", FOLDER], "leave out --model")
+    resumed.resume("--steps", Run.steps)
+    program.must("verify", resumed.path())
+    return problems + ([] if whole.tensors() == resumed.tensors() else ["other weights"])
 
 
 def what_cannot_be_frozen_is_refused():
@@ -275,49 +245,46 @@ def what_cannot_be_frozen_is_refused():
              ("no range", "embedding,blocks:1-0", 2, "FIRST-LAST"),
              ("twice", "embedding,embedding", 2, "twice"),
              ("blocks that are not there", "embedding,blocks:0-2", 1, "block 2", "blocks 0 to 1")]
-    problems = []
-    for what, units, status, *words in table:
-        problems += program.refused(what, train("none", "--freeze", units), *words, status=status, watched=[SCRATCH])
-    program.must(*train("fixed", *FROZEN, steps=1))
-    return problems + program.refused("another one at a resume", ["resume", path("fixed"), *FROZEN], "--freeze",
-                                      status=2, watched=[path("fixed")])
+    problems = [problem for what, units, status, *words in table
+                for problem in Run("none", "--freeze", units).refused(*words, what=what, status=status)]
+    Run("fixed", *FROZEN, steps=1).train()
+    return problems + runs.refused("another one at a resume", ["resume", path("fixed"), *FROZEN], "--freeze", status=2)
 
 
 def runs_of_before_go_on():
     """Their run.json does not have the setting."""
-    program.must(*train("old", steps=HALF))
-    run = program.read_json(path("old", "run.json"))
-    del run["settings"]["freeze"]
-    program.write(path("old", "run.json"), json.dumps(run))
-    program.must("resume", path("old"), "--steps", STEPS)
-    program.must(*train("new"))
-    return [] if program.numbers_of(path("old")) == program.numbers_of(path("new")) else ["other numbers"]
+    old = Run("old", steps=HALF).train()
+    told = program.read_json(old.path("run.json"))
+    del told["settings"]["freeze"]
+    program.write(old.path("run.json"), json.dumps(told))
+    old.resume("--steps", Run.steps)
+    return [] if old.numbers() == Run("new").train().numbers() else ["other numbers"]
 
 
 def a_start_that_was_cut_off_is_begun_again():
     """As where a kill came when the frozen weights were written and the store had no commit."""
     problems = []
     for run, gone in (("cut", ("store.spillway", "log.jsonl")), ("cut-early", ("store.spillway", "log.jsonl", "run.json"))):
-        program.must(*train(run, *FROZEN, steps=1))
+        training = Run(run, *FROZEN, steps=1).train()
         stores = program.read_json(path(run, "run.json"))["stores"]
         for name in gone:
             os.remove(path(run, name))
         program.write(path(run, "starting.json"),
                       json.dumps({"spillway_start": 1, "ranks": 1, "whole": False, "stores": stores}))
-        begun = program.run(*train(run, *FROZEN, steps=1))
+        begun = program.run(*training.words())
         problems += [] if begun.code == 0 else [f"{run}: {begun.err[-300:]}"]
     return problems
 
 
 def a_recipe_repeats_it():
-    program.must(*train("first", *FROZEN))
-    program.must("train", "--recipe", path("first", "recipe.yaml"), "--run", path("again"))
-    return [] if program.numbers_of(path("first")) == program.numbers_of(path("again")) else ["other numbers"]
+    first = Run("first", *FROZEN).train()
+    program.must("train", "--recipe", first.path("recipe.yaml"), "--run", path("again"))
+    return [] if first.numbers() == Run("again").numbers() else ["other numbers"]
 
 
 def a_plan_shows_what_freezing_saves():
     """Beside the same plan without it; frozen units have no gradients, optimizer state or updates to be placed."""
-    plan = ["plan", "--model", "gpt2-tiny", *program.SHAPE, "--place", "optimizer=nvme", "--nvme", SCRATCH, "--rates",
+    plan = ["plan", "--model", "gpt2-tiny", *program.SHAPE, "--place", "optimizer=nvme", "--nvme", runs.FOLDER, "--rates",
             path("rates.json")]
     whole = json.loads(program.must(*plan, "--json").out)
     some = json.loads(program.must(*plan, *FROZEN, "--json").out)
