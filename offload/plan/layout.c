@@ -428,6 +428,15 @@ static void lay_activations(struct layout *layout) {
     add_if(layout, true, SLOT_WORK, sw_round_up(spec->work_bytes, SW_BUFFER_ALIGN_BYTES) + muon_bytes(layout, true), 1);
 }
 
+/* Returns the most grains, or cells, that a piece of a ring holds: a chunk, or the largest unit if that is less, so
+ * that the rings of a small model are small. */
+static int64_t ring_grains(const struct sw_plan *plan) {
+    int64_t most = 1;
+    for (int64_t u = 0; u < plan->spec.units->count; u++)
+        most = sw_max_i64(most, plan->spec.units->unit[u].grains);
+    return sw_min_i64(plan->spec.chunk_grains, most);
+}
+
 /* Adds room for the routing where inference fetches the weights of some experts. */
 static void lay_routing(struct layout *layout) {
     const struct sw_plan *plan = layout->plan;
@@ -497,7 +506,7 @@ static void lay_accumulators(struct layout *layout) {
     }
     if (units->tied && sw_plan_trains(plan, 0))
         add_room(layout, SLOT_TABLE_ACC, sw_plan_trained_grains(plan, 0), grain_bytes);
-    const int64_t chunk_bytes = plan->spec.chunk_grains * grain_bytes;
+    const int64_t chunk_bytes = ring_grains(plan) * grain_bytes;
     add_if(layout, nvme, SLOT_ACC_OUT, chunk_bytes, plan->spec.ring_chunks);
     add_if(layout, nvme, SLOT_ACC_IN, chunk_bytes, plan->spec.ring_chunks);
 }
@@ -562,9 +571,10 @@ static void lay_exchange(struct layout *layout) {
     /* With expert groups, all ranks share the embedding: more than share any experts. */
     const int ranks = sw_plan_unit_ranks(plan, 0);
     const bool by_groups = sw_plan_reduces_groups(plan, 0);
-    const int64_t typed = plan->spec.chunk_grains * SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
+    const int64_t chunk = ring_grains(plan), wide = chunk * SW_GRAIN_ELEMS * (int64_t)sizeof(float);
+    const int64_t typed = chunk * SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
     const bool quant = sw_plan_quantizes_grads(plan);
-    const int64_t records = plan->spec.chunk_grains * sw_quant_grain_bytes(plan->spec.reduce);
+    const int64_t records = chunk * sw_quant_grain_bytes(plan->spec.reduce);
     bool away = false;
     for (int64_t u = plan->first_trained; u < plan->spec.units->count; u++)
         away |= sw_plan_trains(plan, u) && tier_of(layout, SW_GRADS, u) != SW_DEVICE;
@@ -574,13 +584,11 @@ static void lay_exchange(struct layout *layout) {
     add_if(layout, quant, SLOT_QUANT_BUCKETS, bucket_grains * sw_quant_grain_bytes(plan->spec.reduce), SW_BUCKETS);
     add_if(layout, quant, SLOT_QUANT_PARTS, (ranks - 1) * records, SW_BUCKETS);
     const int nodes = sw_plan_reduce_nodes(plan);
-    add_if(layout, nodes > 1, SLOT_NODE_SUMS, nodes * plan->spec.chunk_grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float),
-           SW_BUCKETS);
+    add_if(layout, nodes > 1, SLOT_NODE_SUMS, nodes * wide, SW_BUCKETS);
     add_if(layout, nodes > 1, SLOT_NODE_QUANT, nodes * records, SW_BUCKETS);
     add_if(layout, nodes > 1, SLOT_NODE_PARTS, (nodes - 1) * records, SW_BUCKETS);
     add_if(layout, quant && away && !by_groups, SLOT_REDUCED, typed, SW_BUCKETS);
-    add_if(layout, by_groups, SLOT_BUCKET_SUMS, plan->spec.chunk_grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float),
-           SW_BUCKETS);
+    add_if(layout, by_groups, SLOT_BUCKET_SUMS, wide, SW_BUCKETS);
 }
 
 /* Tells which ways chunks of any unit go. */
@@ -615,9 +623,10 @@ static struct traffic traffic_of(const struct layout *layout) {
 static void lay_rings(struct layout *layout) {
     const struct sw_plan_spec *spec = &layout->plan->spec;
     const struct traffic t = traffic_of(layout);
-    const int64_t typed = spec->chunk_grains * SW_GRAIN_ELEMS * sw_dtype_bytes(spec->type);
-    const int64_t grads = spec->chunk_grains * sw_plan_grain_bytes(layout->plan, SW_CONTENT_GRADS, 0);
-    const int64_t optimizer = sw_plan_optimizer_bytes(layout->plan, spec->chunk_grains);
+    const int64_t chunk = ring_grains(layout->plan);
+    const int64_t typed = chunk * SW_GRAIN_ELEMS * sw_dtype_bytes(spec->type);
+    const int64_t grads = chunk * sw_plan_grain_bytes(layout->plan, SW_CONTENT_GRADS, 0);
+    const int64_t optimizer = sw_plan_optimizer_bytes(layout->plan, chunk);
     const int64_t ring = spec->ring_chunks, device_ring = sw_min_i64(ring, SW_DEVICE_RING_CHUNKS);
     add_if(layout, t.grads_down, SLOT_GRADS_DOWN, grads, device_ring);
     add_if(layout, t.grads_up, SLOT_GRADS_UP, grads, t.optimizer_up ? layout->plan->stream_chunks : device_ring);
