@@ -134,6 +134,13 @@ static void start_with_sleeping_waits(char **argv) {
     execv(path, argv);
 }
 
+/* Spares a start milliseconds: hwloc's plugins are about graphics cards, displays and buses, which nobody here asks it
+ * for, and oneDNN looks for a profiler that is to hear of its kernels. Users' own settings count. */
+static void skip_what_nobody_asks_for(void) {
+    setenv("HWLOC_PLUGINS_PATH", "", 0);
+    setenv("DNNL_JIT_PROFILE", "0", 0);
+}
+
 /* Opens closed standard descriptors on /dev/null. Otherwise the next opened file would get their number, and messages
  * would be written into it. */
 static void open_standard_descriptors(void) {
@@ -156,6 +163,7 @@ int main(int argc, char **argv) {
     static const char *const help_names[] = {"help", "--help", "-h"};
     open_standard_descriptors();
     sigaction(SIGHUP, &hangup, NULL);
+    skip_what_nobody_asks_for();
     if (argc < 2) {
         print_help(stderr);
         return SW_EXIT_USAGE;

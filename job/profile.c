@@ -369,7 +369,8 @@ static sw_status from_json(const struct part *part, const json_t *entry, struct 
 static enum kept judge(const struct part *part, const json_t *entry) {
     const char *by = json_string_value(json_object_get(entry, program));
     char own[PROGRAM_CHARS];
-    program_text(own);
+    if (part->kind == machine_kind) /* only then, because the digest reads the whole program */
+        program_text(own);
     if (part->kind == machine_kind && (by == NULL || strcmp(by, own) != 0))
         return KEPT_BY_OTHER;
     return json_is_true(json_object_get(entry, doubt)) ? KEPT_IN_DOUBT : KEPT_WELL;
