@@ -62,9 +62,19 @@ def version_of():
         return re.search(r"^  version: '(.*)'", file.read(), re.M)[1]
 
 
+def description():
+    """The text that a package index shows: what the package is, and the first program of the guide."""
+    with open(os.path.join(ROOT, "python", "spillway", "__init__.py"), encoding="utf-8") as file:
+        about = re.match(r'"""(.*?)"""', file.read(), re.S)[1]
+    with open(os.path.join(ROOT, "docs", "guide", "library.md"), encoding="utf-8") as file:
+        program = re.search(r"^```python\n.*?^```\n", file.read(), re.M | re.S)[0]
+    return f"# {about}\n{program}\nThe store needs a file system with direct I/O, such as ext4 or xfs. `help(spillway.AdamW)` explains each argument.\n"
+
+
 def metadata(version):
     return (f"Metadata-Version: 2.1\nName: spillway\nVersion: {version}\nSummary: AdamW whose state lives in host memory and on NVMe, "
-            "in a crash-safe store\nLicense: Apache-2.0\nRequires-Python: >=3.9\nClassifier: Operating System :: POSIX :: Linux\n")
+            "in a crash-safe store\nLicense: Apache-2.0\nRequires-Python: >=3.10\nClassifier: Operating System :: POSIX :: Linux\n"
+            f"Description-Content-Type: text/markdown\n\n{description()}")
 
 
 class Wheel:

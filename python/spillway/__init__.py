@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from spillway.runs import State, curves, plan, read_log, read_run
     from spillway.store import StepResult, Store, StoreArgumentError, StoreError, Usage
 
+    __version__: str
+
 __all__ = ["AdamW", "OffloadUsage", "Offloaded", "ProgramError", "State", "StepResult", "Store", "StoreArgumentError", "StoreError",
            "Usage", "curves", "io", "loaded_version", "offload", "plan", "read_log", "read_run"]
 
@@ -32,6 +34,8 @@ def __getattr__(name: str) -> object:
 
     if name == "io":
         return import_module("spillway.io")
+    if name == "__version__":
+        return import_module("spillway._library").loaded_version()
     for module, names in _MODULES.items():
         if name in names:
             value = getattr(import_module(f"spillway.{module}"), name)

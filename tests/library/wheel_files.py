@@ -45,7 +45,7 @@ def names_in(folder):
 
 
 def library_problems(folder):
-    code = "import spillway; print(spillway.loaded_version()); print(open('/proc/self/maps').read())"
+    code = "import spillway; print(spillway.__version__); print(open('/proc/self/maps').read())"
     done = run([sys.executable, "-B", "-c", code], folder)
     mapped = set(re.findall(r"\S+/spillway/lib/(\S+)", done.stdout))
     problems = [f"{name} was not taken from the wheel" for name in names_in(folder) if name not in mapped]
@@ -73,6 +73,9 @@ def a_wheel_has_all_that_it_needs():
     with tempfile.TemporaryDirectory() as folder:
         path = installed(folder)
         problems = [] if re.search(r"-py3-none-manylinux_2_\d+_\w+\.whl$", path) else [f"the wheel is named {path}"]
+        with open(os.path.join(folder, "spillway-0.1.0.dist-info", "METADATA"), encoding="utf-8") as file:
+            said = file.read()
+        problems += [f"the wheel does not say {words!r}" for words in ("\n\n# spillway: ", "optimizer = spillway.AdamW(") if words not in said]
         return problems + library_problems(folder) + program_problems(folder)
 
 
