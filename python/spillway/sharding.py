@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
 
-def is_distributed(tensor: torch.Tensor) -> bool:
+def is_distributed(tensor: torch.Tensor) -> TypeGuard[Any]:
+    """Tells whether a tensor is a DTensor, without importing what defines these."""
     return hasattr(tensor, "to_local")
 
 
@@ -16,7 +17,8 @@ def local_of(tensor: torch.Tensor) -> torch.Tensor:
     if not is_distributed(tensor):
         return tensor
     with torch.no_grad():
-        return tensor.to_local()
+        local: torch.Tensor = tensor.to_local()
+        return local
 
 
 def like(local: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
@@ -24,8 +26,9 @@ def like(local: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
     if not is_distributed(parameter):
         return local
     from torch.distributed.tensor import DTensor
-    return DTensor.from_local(local, parameter.device_mesh, parameter.placements, run_check=False, shape=parameter.shape,
-                              stride=parameter.stride())
+    made: torch.Tensor = DTensor.from_local(local, parameter.device_mesh, parameter.placements, run_check=False,
+                                            shape=parameter.shape, stride=parameter.stride())
+    return made
 
 
 def _is_part(name: str, parameter: torch.Tensor) -> bool:
@@ -38,7 +41,7 @@ def _is_part(name: str, parameter: torch.Tensor) -> bool:
                      "that one dimension of a mesh shards, and those that are replicated")
 
 
-def are_sharded(named: list[tuple[str, torch.Tensor]], process_group: Any) -> bool:
+def are_sharded(named: list[tuple[str, Any]], process_group: Any) -> bool:
     """Tells whether these parameters are the processes' own parts. Refuses a mix, and processes that cannot share a store."""
     parts = {name: _is_part(name, parameter) for name, parameter in named}
     if not any(parts.values()):
