@@ -159,7 +159,7 @@ static bool is_mirrored(const struct call *call, int64_t row, int64_t col, int64
 static void do_pieces(const void *context, int64_t first, int64_t end, int thread) {
     const struct call *call = context;
     const int64_t all_pairs = sw_div_up(call->product->terms, 2);
-    _Alignas(64) float left[PAIRS * PAIR_STEPS * TILE_ROWS + SW_LANES];
+    _Alignas(64) float left[PAIRS * PAIR_STEPS * PIECE_ROWS + SW_LANES];
     _Alignas(64) float right[PAIRS * PAIR_STEPS * PIECE_COLS];
     _Alignas(64) float sums[PIECE_ROWS * PIECE_COLS];
     (void)thread;
@@ -172,21 +172,20 @@ static void do_pieces(const void *context, int64_t first, int64_t end, int threa
         for (int64_t pair = 0; pair < all_pairs; pair += PAIRS) {
             const int64_t pairs = sw_min_i64(PAIRS, all_pairs - pair), steps = pairs * PAIR_STEPS;
             pack_right(call, col, cols, pair, pairs, right);
-            for (int64_t i = 0; i < rows; i += TILE_ROWS) {
-                const int64_t some = sw_min_i64(TILE_ROWS, rows - i);
+            for (int64_t i = 0; i < rows; i += TILE_ROWS)
                 pack_rows(TILE_ROWS, call->product->left + (row + i) * call->left_stride + 2 * pair, call->left_stride,
-                          some, pairs, left);
-                for (int64_t j = 0; j < cols; j += TILE_COLS) {
+                          sw_min_i64(TILE_ROWS, rows - i), pairs, left + i * steps);
+            for (int64_t j = 0; j < cols; j += TILE_COLS)
+                for (int64_t i = 0; i < rows; i += TILE_ROWS) {
                     float *tile = sums + i * PIECE_COLS + j * TILE_ROWS;
                     if (is_mirrored(call, row + i, col + j, TILE_COLS))
                         continue;
                     if (pair == 0)
                         memset(tile, 0, TILE_ELEMS * sizeof *tile);
-                    multiply(steps, left, right + j * steps, tile);
+                    multiply(steps, left + i * steps, right + j * steps, tile);
                     if (pair + pairs == all_pairs)
-                        finish(call, row + i, some, col + j, tile);
+                        finish(call, row + i, sw_min_i64(TILE_ROWS, rows - i), col + j, tile);
                 }
-            }
         }
     }
 }
