@@ -131,7 +131,8 @@ static bool needs(const struct sw_store_set *set, const struct sw_store *store, 
         return true; /* all ranks share what has no experts */
     if (owner % tensor_ranks != sw_ranks_rank(set->ranks) % tensor_ranks)
         return false; /* another part of every layer */
-    if (!before->whole && (sw_tuning_freezes(&set->run->settings.tuning) || before->optimizer == SW_OPTIMIZER_MUON))
+    /* The formats with matrices of Muon come last. */
+    if (!before->whole && (sw_tuning_freezes(&set->run->settings.tuning) || before->optimizer >= SW_OPTIMIZER_MUON))
         return true; /* the stores do not say where what is trained begins, or where Muon's matrices end */
     for (int64_t unit = 0; !before->whole && unit < sw_store_unit_count(store); unit++) {
         const struct sw_span span = sw_shard(sw_store_unit_whole_grains(store, unit),
