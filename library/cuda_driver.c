@@ -40,3 +40,14 @@ sw_status sw_cuda_driver_load(void) {
                                            "the tensors in host memory");
     return sw_cuda_driver_check(result, "starting NVIDIA's driver");
 }
+
+sw_status sw_cuda_driver_choose(int number, CUdevice *device, CUcontext *context) {
+    int count = 0;
+    SW_TRY(sw_cuda_driver_load());
+    SW_TRY(sw_cuda_driver_check(sw_cuda_driver.device_count(&count), "counting GPUs"));
+    if (number < 0 || number >= count)
+        return sw_fail(SW_ERR_ARG, "there is no CUDA device %d: they are numbered from 0, and the last one here is %d",
+                       number, count - 1);
+    SW_TRY(sw_cuda_driver_check(sw_cuda_driver.device_get(device, number), "choosing a GPU"));
+    return sw_cuda_driver_check(sw_cuda_driver.retain(context, *device), "starting a GPU");
+}

@@ -14,20 +14,46 @@ typedef struct CUctx_st *CUcontext;
 typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
 typedef int CUdevice, CUresult;
-typedef unsigned long long CUdeviceptr;
+typedef unsigned long long CUdeviceptr, CUmemGenericAllocationHandle;
+typedef unsigned CUdevice_attribute, CUmemAllocationGranularity_flags;
+
+/* A place of memory, what is asked of an allocation there, and who may touch a mapping. */
+typedef struct {
+    int type, id; /* CU_MEM_LOCATION_TYPE_*; number of the device, or of the host's NUMA node */
+} CUmemLocation;
+typedef struct {
+    int type, requestedHandleTypes;
+    CUmemLocation location;
+    void *win32HandleMetaData;
+    unsigned char allocFlags[8];
+} CUmemAllocationProp;
+typedef struct {
+    CUmemLocation location;
+    int flags;
+} CUmemAccessDesc;
+enum { SIZE_OF_CUmemAllocationProp = 32, SIZE_OF_CUmemAccessDesc = 12 };
+_Static_assert(sizeof(CUmemAllocationProp) == SIZE_OF_CUmemAllocationProp, "as NVIDIA lays it out");
+_Static_assert(sizeof(CUmemAccessDesc) == SIZE_OF_CUmemAccessDesc, "as NVIDIA lays it out");
 
 enum {
     CUDA_SUCCESS = 0,
     CUDA_ERROR_INVALID_VALUE = 1,
     CUDA_ERROR_OUT_OF_MEMORY = 2,
     CUDA_ERROR_NO_DEVICE = 100,
+    CUDA_ERROR_NOT_SUPPORTED = 801,
     CU_STREAM_NON_BLOCKING = 1,
     CU_EVENT_BLOCKING_SYNC = 1,
     CU_EVENT_DISABLE_TIMING = 2,
     CU_MEMHOSTALLOC_PORTABLE = 1,
     CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,
     CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,
-    CU_MEMORYTYPE_DEVICE = 2
+    CU_MEMORYTYPE_DEVICE = 2,
+    CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID = 134,
+    CU_MEM_ALLOCATION_TYPE_PINNED = 1,
+    CU_MEM_LOCATION_TYPE_DEVICE = 1,
+    CU_MEM_LOCATION_TYPE_HOST_NUMA = 3,
+    CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3,
+    CU_MEM_ALLOC_GRANULARITY_RECOMMENDED = 1
 };
 
 /* Applies a macro to each function: the member of struct cuda_driver, the driver's name, the arguments. */
@@ -37,6 +63,7 @@ enum {
     EACH(error_string, "cuGetErrorString", (CUresult error, const char **out))                                         \
     EACH(device_count, "cuDeviceGetCount", (int *out))                                                                 \
     EACH(device_get, "cuDeviceGet", (CUdevice * out, int number))                                                      \
+    EACH(device_attribute, "cuDeviceGetAttribute", (int *out, CUdevice_attribute attribute, CUdevice device))          \
     EACH(retain, "cuDevicePrimaryCtxRetain", (CUcontext * out, CUdevice device))                                       \
     EACH(release, "cuDevicePrimaryCtxRelease_v2", (CUdevice device))                                                   \
     EACH(push, "cuCtxPushCurrent_v2", (CUcontext context))                                                             \
@@ -53,7 +80,20 @@ enum {
     EACH(host_free, "cuMemFreeHost", (void *memory))                                                                   \
     EACH(copy_to_host, "cuMemcpyDtoHAsync_v2", (void *to, CUdeviceptr from, size_t bytes, CUstream stream))            \
     EACH(copy_to_device, "cuMemcpyHtoDAsync_v2", (CUdeviceptr to, const void *from, size_t bytes, CUstream stream))    \
-    EACH(pointer_attribute, "cuPointerGetAttribute", (void *out, int attribute, CUdeviceptr pointer))
+    EACH(pointer_attribute, "cuPointerGetAttribute", (void *out, int attribute, CUdeviceptr pointer))                  \
+    EACH(granularity, "cuMemGetAllocationGranularity",                                                                 \
+         (size_t * out, const CUmemAllocationProp *asked, CUmemAllocationGranularity_flags flags))                     \
+    EACH(reserve, "cuMemAddressReserve",                                                                               \
+         (CUdeviceptr * out, size_t bytes, size_t alignment, CUdeviceptr address, unsigned long long flags))           \
+    EACH(unreserve, "cuMemAddressFree", (CUdeviceptr at, size_t bytes))                                                \
+    EACH(create, "cuMemCreate",                                                                                        \
+         (CUmemGenericAllocationHandle * out, size_t bytes, const CUmemAllocationProp *asked,                          \
+          unsigned long long flags))                                                                                   \
+    EACH(destroy, "cuMemRelease", (CUmemGenericAllocationHandle handle))                                               \
+    EACH(map, "cuMemMap",                                                                                              \
+         (CUdeviceptr at, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)) \
+    EACH(unmap, "cuMemUnmap", (CUdeviceptr at, size_t bytes))                                                          \
+    EACH(set_access, "cuMemSetAccess", (CUdeviceptr at, size_t bytes, const CUmemAccessDesc *access, size_t count))
 
 /* The functions' addresses, valid after cuda_driver_load. */
 struct cuda_driver {
@@ -65,6 +105,9 @@ extern struct cuda_driver sw_cuda_driver;
 
 /* Loads and starts the driver, once for the process. SW_ERR_UNSUPPORTED: there is none, or no GPU. */
 sw_status sw_cuda_driver_load(void);
+/* Loads the driver, and returns a GPU by its number, with its primary context, which CUDA's runtime uses. The caller
+ * gives the context back by `release`. */
+sw_status sw_cuda_driver_choose(int number, CUdevice *device, CUcontext *context);
 /* Returns SW_OK, or records the error that came while `doing`. An error of earlier work shows at any later call. */
 sw_status sw_cuda_driver_check(CUresult result, const char *doing);
 

@@ -25,7 +25,7 @@ struct slot {
 struct sw_library_cuda {
     int number;
     CUdevice device;
-    CUcontext context; /* the device's primary one, which CUDA's runtime uses */
+    CUcontext context; /* the device's primary one */
     CUstream caller;   /* the caller's; NULL: the default stream */
 
     /* Made by sw_library_cuda_start. */
@@ -89,23 +89,12 @@ static sw_status copy_to_device(void *to, const void *from, int64_t bytes, CUstr
 
 /* Life. */
 
-static sw_status choose(struct sw_library_cuda *cuda, int number) {
-    int count = 0;
-    SW_TRY(sw_cuda_driver_load());
-    SW_TRY(sw_cuda_driver_check(sw_cuda_driver.device_count(&count), "counting GPUs"));
-    if (number < 0 || number >= count)
-        return sw_fail(SW_ERR_ARG, "there is no CUDA device %d: they are numbered from 0, and the last one here is %d",
-                       number, count - 1);
-    SW_TRY(sw_cuda_driver_check(sw_cuda_driver.device_get(&cuda->device, number), "choosing a GPU"));
-    return sw_cuda_driver_check(sw_cuda_driver.retain(&cuda->context, cuda->device), "starting a GPU");
-}
-
 static sw_status open_cuda(spillway *self, int number) {
     struct sw_library_cuda *cuda = calloc(1, sizeof *cuda);
     if (cuda == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for a GPU's state");
     cuda->number = number;
-    const sw_status status = choose(cuda, number);
+    const sw_status status = sw_cuda_driver_choose(number, &cuda->device, &cuda->context);
     if (status != SW_OK) {
         free(cuda);
         return status;

@@ -133,7 +133,7 @@ static sw_status check_tensor(const spillway *self, const struct spillway_tensor
                        (long long)tensor->count);
     if (tensor->weights == NULL || (uintptr_t)tensor->weights % (uintptr_t)sw_dtype_bytes((sw_dtype)tensor->type) != 0)
         return sw_fail(SW_ERR_ARG, "the weights of '%s' are NULL, or not aligned to their elements", tensor->name);
-    if (on_cuda)
+    if (on_cuda && !sw_library_streams_on_cuda(self, tensor->weights))
         SW_TRY(sw_library_cuda_check(self, tensor->weights, "weights", tensor->name));
     return check_factor(tensor->name, tensor->lr_scale);
 }
@@ -322,6 +322,12 @@ static sw_status find_streamed(spillway *self) {
         tensor->streamed_sum = -1;
         SW_TRY(sw_streamed_find(self->weights_stream, tensor->name, tensor->weights,
                                 tensor->count * sw_dtype_bytes(tensor->type), &tensor->streamed));
+        if (self->weights_stream->cuda == NULL || tensor->streamed < 0)
+            continue;
+        /* The update reaches the host's copy, from which the GPU gets the new weights when it needs them. */
+        tensor->weights = self->weights_stream->piece[tensor->streamed].host;
+        tensor->cuda = false;
+        tensor->streamed = -1;
     }
     return SW_OK;
 }
@@ -335,7 +341,7 @@ static sw_status make_sums(spillway *self) {
     int64_t elems = LIBRARY_ADDED_AT_ONCE;
     if (!self->options.accumulate)
         return SW_OK;
-    if (self->weights_stream != NULL)
+    if (self->weights_stream != NULL && self->weights_stream->cuda == NULL)
         SW_TRY(stream_sums(self));
     for (int64_t t = 0; t < self->tensor_count; t++)
         elems += sum_elems(&self->tensor[t]);
@@ -532,6 +538,7 @@ static sw_status resume(spillway *self, struct store_record *record) {
         SW_TRY(sw_library_replace_set(self, record));
     SW_TRY(sw_library_open_store(self, &record->set));
     SW_TRY(sw_library_agree(self, open_resumed(self), "opening"));
+    SW_TRY(sw_library_before_weights(self));
     SW_TRY(sw_library_agree(self, sw_engine_restore(self->engine), "restoring"));
     SW_TRY(sw_library_let_go(self));
     SW_TRY(sw_library_take_counts(self));

@@ -82,6 +82,7 @@ struct spillway {
     spillway_stream *weights_stream; /* NULL: none */
     struct sw_library_cuda *cuda;    /* the GPU of tensors in device memory (device.c); NULL: none */
     struct streamed_use taking, giving;
+    bool renews;          /* the stream on a GPU does not have the weights that are given */
     bool replaces;        /* spillway_write runs: masters may be read at the addresses to which weights are given */
     bool factors_changed; /* the units' decay runs are to be joined again */
     bool running;         /* the update of the last step was begun and not waited for */
@@ -163,7 +164,12 @@ sw_status sw_library_give(void *context, int64_t unit, int64_t first, int64_t co
 struct sw_loan sw_library_lend(void *context, int64_t unit, int64_t first, int64_t count);
 /* Reads the weights as masters of a new store; several threads call it at once (sw_fill_function). */
 sw_status sw_library_fill(void *context, int64_t unit, int64_t first, int64_t count, float *out);
-/* Ends the uses of the stream that taking and giving left, once a program of the engine has ended. */
+/* Returns whether an address is that of a tensor of the stream on a GPU. */
+bool sw_library_streams_on_cuda(const spillway *self, const void *weights);
+/* Waits until the GPU reads no weights of the host, before the store gives new ones. */
+sw_status sw_library_before_weights(spillway *self);
+/* Ends the uses of the stream that taking and giving left, once a program of the engine has ended, and lets the GPU
+ * have the weights that were given. */
 sw_status sw_library_let_go(spillway *self);
 /* Adds a gradient, in host memory or `on_cuda`, to a tensor's sum, or begins the sum with it. No step that runs reads
  * the sum. */

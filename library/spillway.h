@@ -356,9 +356,10 @@ struct spillway_stream_options {
     const char *folder;    /* exists; the file is made on its file system */
     uint64_t memory_bytes; /* for tensors in memory, at least the largest; some times as much lets reads overlap */
     int allow_buffered;    /* nonzero: accept a file system without direct I/O, such as tmpfs */
+    int cuda_device;       /* the GPU that has the tensors, and then there is no file; -1: they are in host memory */
 };
 #define SPILLWAY_STREAM_OPTIONS_INIT                                                                                   \
-    { sizeof(struct spillway_stream_options), NULL, 0, 0 }
+    { sizeof(struct spillway_stream_options), NULL, 0, 0, -1 }
 
 /* Memory, drive and waits of an open stream. */
 struct spillway_stream_usage {
@@ -386,6 +387,11 @@ int spillway_stream_add(spillway_stream *self, const char *name, int64_t bytes, 
 
 /* Reserves the file's space and the memory. All tensors are zero. */
 int spillway_stream_open(spillway_stream *self);
+
+/* Names a stream of CUDA in which the caller works on the tensors of a GPU, before the first need that is for it; 0:
+ * the default stream. Work that it has at a later call on the spillway_stream is waited for where that call has to. It
+ * exists as long as the spillway_stream. */
+int spillway_stream_use_cuda(spillway_stream *self, void *stream);
 
 /* Returns the address of a tensor, a multiple of 4,096, valid until spillway_stream_close; NULL if there is no such
  * tensor, or the stream is not open. */

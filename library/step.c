@@ -210,6 +210,7 @@ static sw_status start_update(spillway *self, const struct spillway_rates *rates
                                         .clip = rates->clip,
                                         .loss_tokens = 1};
     take_gradients(self);
+    SW_TRY(sw_library_before_weights(self));
     SW_TRY(sw_library_cuda_begin(self));
     SW_TRY(sw_engine_begin(self->engine, &input));
     SW_TRY(sw_engine_wait(self->engine, &result));

@@ -34,7 +34,9 @@ static sw_status create(const struct spillway_stream_options *given, spillway_st
         return sw_fail(SW_ERR_ARG, "there is nowhere to return the stream: out is NULL");
     *out = NULL;
     SW_TRY(sw_library_take_struct(&options, sizeof options, given, "the options", "SPILLWAY_STREAM_OPTIONS_INIT"));
-    if (options.folder == NULL || options.folder[0] == '\0' || strlen(options.folder) >= LIBRARY_PATH_CHARS / 2)
+    const bool on_cuda = options.cuda_device >= 0;
+    if (!on_cuda &&
+        (options.folder == NULL || options.folder[0] == '\0' || strlen(options.folder) >= LIBRARY_PATH_CHARS / 2))
         return sw_fail(SW_ERR_ARG, "`folder` is not the path of a folder");
     if (options.memory_bytes == 0 || options.memory_bytes > INT64_MAX / 4)
         return sw_fail(SW_ERR_ARG, "memory_bytes is not set: say how much memory the stream may take");
@@ -42,11 +44,21 @@ static sw_status create(const struct spillway_stream_options *given, spillway_st
     if (self == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for a stream");
     self->owner = getpid();
-    snprintf(self->folder, sizeof self->folder, "%s", options.folder);
+    if (on_cuda)
+        snprintf(self->folder, sizeof self->folder, "CUDA device %d", options.cuda_device);
+    else
+        snprintf(self->folder, sizeof self->folder, "%s", options.folder);
     self->options = options;
     self->options.folder = NULL;
     self->file = self->memory = -1;
     self->match = -1;
+    const sw_status status = on_cuda ? sw_streamed_cuda_create(self, options.cuda_device) : SW_OK;
+    if (status != SW_OK) {
+        if (self->cuda != NULL)
+            sw_streamed_cuda_take_down(self, false);
+        free(self);
+        return status;
+    }
     pthread_mutex_init(&self->lock, NULL);
     pthread_cond_init(&self->work, NULL);
     pthread_cond_init(&self->progress, NULL);
@@ -106,9 +118,22 @@ int spillway_stream_add(spillway_stream *self, const char *name, int64_t bytes, 
     return sw_library_end(NULL, add(self, name, bytes, out_index), false);
 }
 
+/* Returns how many granules are ever used. */
+static int64_t most_granules(const spillway_stream *self, int64_t all) {
+    int64_t count = 0;
+    /* Gradients may come later, of up to twice the bytes of the weights, and stay on the host if there is a GPU. */
+    if (self->cuda == NULL)
+        return 3 * sw_div_up(all, self->granule_bytes) + 3 * self->piece_count;
+    for (int64_t p = 0; p < self->piece_count; p++)
+        count += self->piece[p].small ? 0 : sw_div_up(self->piece[p].bytes, self->granule_bytes);
+    return count;
+}
+
 /* Divides the memory: small tensors stay, the rest is the ring. */
 static sw_status divide(spillway_stream *self) {
-    const int64_t budget = (int64_t)self->options.memory_bytes / SW_BUFFER_ALIGN_BYTES * SW_BUFFER_ALIGN_BYTES;
+    const int64_t unit = self->cuda != NULL ? sw_streamed_cuda_unit(self) : SW_BUFFER_ALIGN_BYTES;
+    const int64_t least = self->cuda != NULL ? unit : LEAST_GRANULE;
+    const int64_t budget = (int64_t)self->options.memory_bytes / unit * unit;
     int64_t largest = 0, all = 0;
     for (int64_t p = 0; p < self->piece_count; p++) {
         struct stream_piece *piece = &self->piece[p];
@@ -118,8 +143,9 @@ static sw_status divide(spillway_stream *self) {
         largest = piece->small ? largest : sw_max_i64(largest, bytes);
         all += piece->small ? 0 : sw_round_up(bytes, LEAST_GRANULE);
     }
+    self->small_bytes = sw_round_up(self->small_bytes, unit);
     const int64_t left = budget - self->small_bytes;
-    self->granule_bytes = LEAST_GRANULE;
+    self->granule_bytes = least;
     while (left / self->granule_bytes > MOST_GRANULES)
         self->granule_bytes *= 2;
     if (largest > 0 && sw_round_up(largest, self->granule_bytes) > left) {
@@ -130,9 +156,7 @@ static sw_status divide(spillway_stream *self) {
                        sw_format_size(budget, text[0]),
                        sw_format_size(self->small_bytes + sw_round_up(largest, self->granule_bytes), text[1]));
     }
-    /* Gradients may come later, of up to twice the bytes of the weights. */
-    self->granules =
-        sw_min_i64(left / self->granule_bytes, 3 * sw_div_up(all, self->granule_bytes) + 3 * self->piece_count);
+    self->granules = sw_min_i64(left / self->granule_bytes, most_granules(self, all));
     self->granules = largest > 0 ? self->granules : 0;
     self->ring_bytes = self->granules * self->granule_bytes;
     return SW_OK;
@@ -145,11 +169,11 @@ static sw_status open_stream(spillway_stream *self) {
     self->tensor_count = self->piece_count;
     SW_TRY(reserve(self, 2 * self->tensor_count));
     SW_TRY(divide(self));
-    char *absolute = realpath(self->folder, NULL);
+    char *absolute = self->cuda == NULL ? realpath(self->folder, NULL) : NULL;
     if (absolute != NULL && strlen(absolute) < sizeof self->folder)
         memcpy(self->folder, absolute, strlen(absolute) + 1);
     free(absolute);
-    SW_TRY(sw_streamed_start(self));
+    SW_TRY(self->cuda != NULL ? sw_streamed_cuda_start(self) : sw_streamed_start(self));
     self->open = true;
     return SW_OK;
 }
@@ -204,6 +228,22 @@ int spillway_stream_changed(spillway_stream *self, const int64_t *tensors, int64
     return sw_library_end(NULL, changed(self, tensors, count), false);
 }
 
+static sw_status use_cuda(spillway_stream *self, void *stream) {
+    SW_TRY(begin(self, true));
+    if (self->cuda == NULL)
+        return sw_fail(SW_ERR_ARG,
+                       "the tensors of the stream in %s are in host memory: set cuda_device when it is made",
+                       self->folder);
+    pthread_mutex_lock(&self->lock);
+    const sw_status status = sw_streamed_cuda_name(self, stream);
+    pthread_mutex_unlock(&self->lock);
+    return status;
+}
+
+int spillway_stream_use_cuda(spillway_stream *self, void *stream) {
+    return sw_library_end(NULL, use_cuda(self, stream), false);
+}
+
 static sw_status get_usage(spillway_stream *self, struct spillway_stream_usage *out) {
     SW_TRY(begin(self, true));
     SW_TRY(sw_library_check_result(out, sizeof *out, "the usage", "SPILLWAY_STREAM_USAGE_INIT"));
@@ -231,7 +271,10 @@ int spillway_stream_close(spillway_stream *self, int keep) {
             NULL, sw_fail(SW_ERR_BUSY, "a store still writes to the stream in %s: close it before", self->folder),
             false);
     sw_streamed_stop(self);
-    sw_streamed_take_down(self, keep != 0);
+    if (self->cuda != NULL)
+        sw_streamed_cuda_take_down(self, keep != 0);
+    else
+        sw_streamed_take_down(self, keep != 0);
     for (int64_t p = 0; p < self->piece_count; p++)
         free(self->piece[p].name);
     free(self->piece);
@@ -248,7 +291,7 @@ sw_status sw_streamed_find(const spillway_stream *self, const char *name, const 
                            int64_t *out) {
     *out = -1;
     for (int64_t t = 0; t < self->tensor_count && *out < 0; t++)
-        if (self->piece[t].address == address)
+        if (self->piece[t].address == address || (self->cuda != NULL && self->piece[t].host == address))
             *out = t;
     if (*out >= 0 && self->piece[*out].bytes != bytes)
         return sw_fail(SW_ERR_ARG, "'%s' has %lld bytes, and in the stream %lld", name, (long long)bytes,

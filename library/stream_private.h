@@ -1,4 +1,4 @@
-/* The inside of a stream, which stream.c, stream_ring.c and stream_order.c share. */
+/* The inside of a stream, which its files share. */
 #ifndef SW_LIBRARY_STREAM_PRIVATE_H
 #define SW_LIBRARY_STREAM_PRIVATE_H
 
@@ -15,6 +15,7 @@ enum { STREAM_BLOCK_BYTES = 1 << 20, STREAM_DEPTH = 32 };
 enum stream_state {
     STREAM_ABSENT,  /* in the file alone */
     STREAM_READING, /* granules are assigned, and reads are under way */
+    STREAM_LANDED,  /* on a GPU: the granules have the bytes, and its address does not lead to them yet */
     STREAM_PRESENT, /* its address leads to its granules */
 };
 
@@ -27,6 +28,7 @@ struct stream_piece {
     char *name;
     int64_t bytes, file_at; /* file_at: offset in the file, a multiple of the page */
     char *address;          /* of the piece for good */
+    char *host;             /* of the host's copy of a piece on a GPU, whose file_at is its offset from the first */
     bool small;             /* lives in memory for good, and has no place in the file */
     int64_t gradient;       /* number of the piece of the tensor's gradient; -1: none */
     int64_t granules;
@@ -73,6 +75,7 @@ struct spillway_stream {
     int64_t cursor; /* granule at which the search for a free one goes on */
     struct sw_queue *queue;
     bool warned;
+    struct stream_cuda *cuda; /* the GPU (stream_cuda.c), and there is no file then; NULL: tensors are in host memory */
 
     /* All below, and the pieces, belong to who holds the lock. */
     pthread_mutex_t lock;
@@ -128,7 +131,30 @@ sw_status sw_streamed_release(spillway_stream *self, const int64_t *pieces, int6
 /* Takes over what the caller has written to the addresses of held pieces. */
 sw_status sw_streamed_take_changes(spillway_stream *self, const int64_t *pieces, int64_t count);
 
+/* Tensors on a GPU (stream_cuda.c). Who calls one of these that changes mappings holds the lock. */
+struct CUstream_st;
+
+/* Chooses the GPU of a new stream, and returns of which bytes its memory is a multiple. */
+sw_status sw_streamed_cuda_create(spillway_stream *self, int number);
+int64_t sw_streamed_cuda_unit(const spillway_stream *self);
+/* Makes the memory of an opened stream, and starts its lane; the end of all that, as sw_streamed_take_down. */
+sw_status sw_streamed_cuda_start(spillway_stream *self);
+void sw_streamed_cuda_take_down(spillway_stream *self, bool keep);
+/* Takes note of a stream of CUDA that has work of the caller. */
+sw_status sw_streamed_cuda_name(spillway_stream *self, struct CUstream_st *stream);
+/* Lets the addresses of a piece lead to its granules (ring), or to the host's copy, once the caller's work is done. */
+sw_status sw_streamed_cuda_map(const spillway_stream *self, const struct stream_piece *piece, bool ring);
+/* Copies what the caller's work has written to held pieces to the host. */
+sw_status sw_streamed_cuda_take_changes(spillway_stream *self, const int64_t *pieces, int64_t count);
+/* Waits for the caller's work, after which nothing reads the host's copies but who is told to. */
+sw_status sw_streamed_cuda_drain(spillway_stream *self);
+/* Copies the small tensors from the host's copies to the GPU. */
+sw_status sw_streamed_cuda_renew_small(spillway_stream *self);
+
 /* For the store (step.c, transfer.c). */
+
+/* Lets the GPU read what the store has written to the host's copies. Nobody holds a tensor. */
+sw_status sw_streamed_renew(spillway_stream *self);
 
 /* Returns in *out the tensor whose weights are at this address, -1 if the stream has nothing there. */
 sw_status sw_streamed_find(const spillway_stream *self, const char *name, const void *address, int64_t bytes,

@@ -15,6 +15,7 @@
 #include "library/stream_private.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -75,11 +76,23 @@ static void note_use(spillway_stream *self, struct stream_piece *piece) {
     piece->early = false;
 }
 
+/* A mapping of the GPU that could not be changed ends the stream: nobody knows where the address leads. */
+static sw_status keep_failure(spillway_stream *self, sw_status status) {
+    if (status == SW_OK || self->status != SW_OK)
+        return status;
+    self->status = status;
+    snprintf(self->message, sizeof self->message, "%s", sw_error_message(status));
+    return status;
+}
+
 /* Lets a piece that the file has leave the ring. Its changes, of which nobody has told, would be lost in silence. */
 static sw_status evict(spillway_stream *self, struct stream_piece *piece) {
-    if (piece->sample != sw_streamed_sample(piece))
+    if (self->cuda != NULL && piece->state == STREAM_PRESENT)
+        SW_TRY(keep_failure(self, sw_streamed_cuda_map(self, piece, false)));
+    if (self->cuda == NULL && piece->sample != sw_streamed_sample(piece))
         return sw_fail(SW_ERR_ARG, "'%s' was changed in memory without spillway_stream_changed", piece->name);
-    SW_TRY(map(piece->address, page_bytes(piece), self->file, piece->file_at, piece->name));
+    if (self->cuda == NULL)
+        SW_TRY(map(piece->address, page_bytes(piece), self->file, piece->file_at, piece->name));
     for (int64_t g = 0; g < piece->granules; g++)
         self->taken[piece->granule[g]] = false;
     self->free_granules += piece->granules;
@@ -90,7 +103,8 @@ static sw_status evict(spillway_stream *self, struct stream_piece *piece) {
 
 /* `soft`: also pieces of the last backward needs. */
 static bool may_leave(const spillway_stream *self, const struct stream_piece *piece, bool soft) {
-    return piece->state == STREAM_PRESENT && !piece->small && piece->holds == 0 && !piece->changed && !piece->writing &&
+    return (piece->state == STREAM_PRESENT || piece->state == STREAM_LANDED) && !piece->small && piece->holds == 0 &&
+           !piece->changed && !piece->writing &&
            (soft || piece->backward_at < 0 || piece->backward_at + 2 <= self->backward_calls);
 }
 
@@ -205,6 +219,11 @@ static sw_status await(spillway_stream *self, int64_t number, enum stream_use us
     bool soft = false, made;
     while (piece->state != STREAM_PRESENT) {
         SW_TRY(sw_streamed_check(self));
+        if (piece->state == STREAM_LANDED) {
+            SW_TRY(keep_failure(self, sw_streamed_cuda_map(self, piece, true)));
+            piece->state = STREAM_PRESENT;
+            break;
+        }
         made = piece->state != STREAM_ABSENT;
         if (!made) {
             SW_TRY(make_room(self, piece, 0, soft, &made));
@@ -270,9 +289,10 @@ sw_status sw_streamed_hold(spillway_stream *self, const int64_t *pieces, int64_t
         if (piece->small)
             continue;
         sw_streamed_record(self, pieces[i], use == STREAM_OVERWRITE);
-        waits |= piece->state != STREAM_PRESENT;
+        const bool is_there = piece->state == STREAM_PRESENT || piece->state == STREAM_LANDED;
+        waits |= !is_there;
         self->used.needs++;
-        self->used.waits += piece->state != STREAM_PRESENT && piece->filled && use != STREAM_OVERWRITE;
+        self->used.waits += !is_there && piece->filled && use != STREAM_OVERWRITE;
     }
     const int64_t begin = waits ? sw_now_ns() : 0;
     sw_status status = await_all(self, pieces, count, use);
@@ -325,8 +345,35 @@ sw_status sw_streamed_take_changes(spillway_stream *self, const int64_t *pieces,
     pthread_mutex_lock(&self->lock);
     for (int64_t i = 0; i < count && status == SW_OK; i++)
         status = check_held(self, pieces[i]);
-    for (int64_t i = 0; i < count && status == SW_OK; i++)
+    for (int64_t i = 0; i < count && status == SW_OK && self->cuda == NULL; i++)
         mark_changed(self, pieces[i]);
+    if (status == SW_OK && self->cuda != NULL)
+        status = sw_streamed_cuda_take_changes(self, pieces, count);
+    pthread_mutex_unlock(&self->lock);
+    return status;
+}
+
+/* Pieces that were read, or are being read, have the bytes of before. */
+static sw_status drop_all(spillway_stream *self) {
+    for (int64_t p = 0; p < self->piece_count; p++) {
+        struct stream_piece *piece = &self->piece[p];
+        while (piece->state == STREAM_READING) {
+            SW_TRY(sw_streamed_check(self));
+            pthread_cond_wait(&self->progress, &self->lock);
+        }
+        if (!piece->small && piece->state != STREAM_ABSENT)
+            SW_TRY(evict(self, piece));
+    }
+    return sw_streamed_check(self);
+}
+
+sw_status sw_streamed_renew(spillway_stream *self) {
+    pthread_mutex_lock(&self->lock);
+    sw_status status = drop_all(self);
+    if (status == SW_OK)
+        status = keep_failure(self, sw_streamed_cuda_renew_small(self));
+    if (status == SW_OK)
+        status = sw_streamed_read_ahead(self);
     pthread_mutex_unlock(&self->lock);
     return status;
 }

@@ -43,9 +43,27 @@ static sw_status begin_use(const spillway *self, struct streamed_use *use, int64
     return SW_OK;
 }
 
+bool sw_library_streams_on_cuda(const spillway *self, const void *weights) {
+    const spillway_stream *stream = self->weights_stream;
+    for (int64_t t = 0; stream != NULL && stream->cuda != NULL && t < stream->tensor_count; t++)
+        if (stream->piece[t].address == weights)
+            return true;
+    return false;
+}
+
+sw_status sw_library_before_weights(spillway *self) {
+    if (self->weights_stream == NULL || self->weights_stream->cuda == NULL)
+        return SW_OK;
+    self->renews = true;
+    return sw_streamed_cuda_drain(self->weights_stream);
+}
+
 sw_status sw_library_let_go(spillway *self) {
     const sw_status status = end_use(self, &self->taking, false), given = end_use(self, &self->giving, true);
     SW_TRY(sw_library_cuda_sent(self));
+    if (self->renews)
+        SW_TRY(sw_streamed_renew(self->weights_stream));
+    self->renews = false;
     return status != SW_OK ? status : given;
 }
 

@@ -110,6 +110,7 @@ static sw_status replace(spillway *self, const struct spillway_state *state, str
                                                .skipped_steps = self->skipped_steps,
                                                .text = text};
     *begun = true;
+    SW_TRY(sw_library_before_weights(self));
     SW_TRY(sw_library_cuda_begin(self));
     for (int64_t t = 0; t < self->tensor_count; t++) {
         self->tensor[t].gradient = NULL;

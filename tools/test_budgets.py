@@ -29,7 +29,7 @@ BUDGETS = {
     "kernels/ptx_planted": 30, "library/crash": 10, "library/cuda": 10, "library/missing": 15, "library/package": 20,
     "library/processes": 15, "library/program": 10, "library/torch_adamw": 90, "library/torch_cuda": 15, "library/torch_fsdp": 40,
     "library/torch_hazards": 20, "library/torch_kills": 30, "library/torch_modules": 30, "library/torch_offload": 40,
-    "library/torch_offload_peak": 30, "library/torch_overlap": 15, "library/torch_processes": 60,
+    "library/torch_offload_cuda": 20, "library/torch_offload_peak": 30, "library/torch_overlap": 15, "library/torch_processes": 60,
     "library/torch_state": 10, "library/trainers": 30,
     "model/cuda_head": 10, "model/tensor": 12, "offload/budgets": 15, "offload/engine": 15, "offload/mutations": 10,
     "offload/plan": 15, "offload/search": 20, "offload/shards": 15, "parity/cuda_models": 15, "parity/models": 25,

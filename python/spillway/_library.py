@@ -73,7 +73,8 @@ class UsageStruct(ctypes.Structure):
 class StreamOptions(ctypes.Structure):
     """struct spillway_stream_options"""
 
-    _fields_ = [("size", c_size_t), ("folder", c_char_p), ("memory_bytes", c_uint64), ("allow_buffered", c_int)]
+    _fields_ = [("size", c_size_t), ("folder", c_char_p), ("memory_bytes", c_uint64), ("allow_buffered", c_int),
+                ("cuda_device", c_int)]
 
 
 class StreamUsageStruct(ctypes.Structure):
@@ -119,6 +120,7 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "spillway_stream_create": (c_int, [POINTER(StreamOptions), POINTER(c_void_p)]),
     "spillway_stream_add": (c_int, [c_void_p, c_char_p, c_int64, POINTER(c_int64)]),
     "spillway_stream_open": (c_int, [c_void_p]),
+    "spillway_stream_use_cuda": (c_int, [c_void_p, c_void_p]),
     "spillway_stream_address": (c_void_p, [c_void_p, c_int64]),
     "spillway_stream_need": (c_int, [c_void_p, POINTER(c_int64), c_int64, c_int]),
     "spillway_stream_done": (c_int, [c_void_p, POINTER(c_int64), c_int64]),

@@ -341,7 +341,7 @@ class AdamW(torch.optim.Optimizer):
             own = local_of(parameter)
             master = torch.empty(own.shape, dtype=torch.float32)
             self._opened().read(self._index[parameter], "master", master.data_ptr())
-            differs[parameter] = not torch.equal(master.to(parameter.dtype).to(own.device), own)
+            differs[parameter] = not torch.equal(torch.empty_like(own).copy_(master), own)
         return self._true_in_any(differs)
 
     def _true_in_any(self, values: dict[torch.Tensor, bool]) -> list[torch.Tensor]:

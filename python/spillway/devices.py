@@ -14,6 +14,39 @@ def on_gpu(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cuda"
 
 
+def choose_gpu(model: torch.nn.Module) -> int:
+    """Returns the number of the GPU to which a module's parameters stream: theirs if they are on one, else the current one."""
+    for name, parameter in model.named_parameters():
+        if on_gpu(parameter):
+            return gpu_of({each: other for other, each in model.named_parameters() if each.device.type != "meta"}) or 0
+        if parameter.device.type not in ("cpu", "meta"):
+            raise ValueError(f"the parameter '{name}' is on {parameter.device}: this version streams to a CUDA device")
+    if not torch.cuda.is_available():
+        raise ValueError("weights='host' streams parameters from host memory to a GPU, and PyTorch finds none here: a CPU uses "
+                         "parameters where they are in its memory, and weights='nvme' is for those that do not fit there")
+    return torch.cuda.current_device()
+
+
+class _Memory:
+    """Bytes of a GPU as PyTorch imports them."""
+
+    def __init__(self, address: int, size: int) -> None:
+        self.__cuda_array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (address, False), "version": 3}
+
+
+def tensor_at(address: int, size: int, gpu: int, keep: Callable[[object], object]) -> torch.Tensor:
+    """Returns a tensor of bytes on an address of a GPU, which leads to the GPU's memory now. keep: called with an object that
+    lives as long as the tensor's memory is used."""
+    memory = _Memory(address, size)
+    keep(memory)
+    return torch.as_tensor(memory, device=torch.device("cuda", gpu))
+
+
+def to_gpu(tensor: torch.Tensor, gpu: int) -> torch.Tensor:
+    """Returns a tensor in the memory of a GPU."""
+    return tensor.to(torch.device("cuda", gpu))
+
+
 def gpu_of(names: dict[torch.Tensor, str]) -> int | None:
     """Returns the number of the GPU that some of these parameters are on, None if all are in CPU memory."""
     first: torch.Tensor | None = None

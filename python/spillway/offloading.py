@@ -1,4 +1,4 @@
-"""A module whose parameters stream from a drive while it runs.
+"""A module whose parameters stream while it runs: from a drive to memory, or from memory to a GPU.
 
 The library decides what is in memory, and what is read ahead. This file tells it which parameters a module needs and when it is
 done with them. A parameter's address never changes, and leads to its values at all times (spillway.h), so nothing
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import torch
 
-from spillway import _library
+from spillway import _library, devices
 from spillway.store import Store, StoreArgumentError, StoreError, parse_size
 
 _FORWARD, _BACKWARD, _CHANGE = 0, 1, 2
@@ -73,9 +73,11 @@ class _Closing:
 class _Stream:
     """A spillway_stream as a class: tensors by number."""
 
-    def __init__(self, folder: str, memory_bytes: int, allow_buffered: bool) -> None:
-        self._library = _library.load()
-        options = _library.StreamOptions(ctypes.sizeof(_library.StreamOptions), os.fsencode(folder), memory_bytes, allow_buffered)
+    def __init__(self, folder: str, memory_bytes: int, allow_buffered: bool, gpu: int | None) -> None:
+        """gpu: the number of that which has the tensors, and then there is no folder; None: they are in memory."""
+        self._library, self._gpu = _library.load(), gpu
+        options = _library.StreamOptions(ctypes.sizeof(_library.StreamOptions), os.fsencode(folder), memory_bytes, allow_buffered,
+                                         -1 if gpu is None else gpu)
         handle = ctypes.c_void_p()
         self.check(self._library.spillway_stream_create(options, handle))
         self.handle = handle
@@ -97,19 +99,30 @@ class _Stream:
         self.check(self._library.spillway_stream_open(self.handle))
 
     def tensor(self, index: int, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
-        """Returns a tensor on the address of a tensor of the stream."""
+        """Returns a tensor on the address of a tensor of the stream, which is needed now."""
+        if self._gpu is not None:
+            address = self._library.spillway_stream_address(self.handle, index)
+            return devices.tensor_at(address, shape.numel() * dtype.itemsize, self._gpu, self.closing.add).view(dtype).view(shape)
         memory = (ctypes.c_char * (shape.numel() * dtype.itemsize)).from_address(
             self._library.spillway_stream_address(self.handle, index))
         self.closing.add(memory)
         return torch.frombuffer(memory, dtype=torch.uint8).view(dtype).view(shape)
 
+    def _name_work(self) -> None:
+        """Lets the library wait for PyTorch's work where it has to."""
+        if self._gpu is not None:
+            self.check(self._library.spillway_stream_use_cuda(self.handle, torch.cuda.current_stream(self._gpu).cuda_stream))
+
     def need(self, group: ctypes.Array[ctypes.c_int64], direction: int) -> None:
+        self._name_work()
         self.check(self._library.spillway_stream_need(self.handle, group, len(group), direction))
 
     def done(self, group: ctypes.Array[ctypes.c_int64]) -> None:
+        self._name_work()
         self.check(self._library.spillway_stream_done(self.handle, group, len(group)))
 
     def changed(self, group: ctypes.Array[ctypes.c_int64]) -> None:
+        self._name_work()
         self.check(self._library.spillway_stream_changed(self.handle, group, len(group)))
 
     def usage(self) -> OffloadUsage:
@@ -161,7 +174,7 @@ class Offloaded:
     """What `offload` returns: the stream of a module's parameters. It lives as long as the module."""
 
     def __init__(self, model: torch.nn.Module, folder: str, memory_bytes: int, fill: Callable[[str, torch.Tensor], Any] | None,
-                 allow_buffered: bool) -> None:
+                 allow_buffered: bool, gpu: int | None) -> None:
         self._model = weakref.ref(model)
         self._scopes = threading.local()
         self._owner = os.getpid()
@@ -171,8 +184,8 @@ class Offloaded:
         self._versions: list[int] = []
         self._groups: dict[int, ctypes.Array[ctypes.c_int64]] = {}
         self._handles: list[Any] = []
-        self._stream = _Stream(folder, memory_bytes, allow_buffered)
-        members = self._members(model, fill is not None)
+        self._stream = _Stream(folder, memory_bytes, allow_buffered, gpu)
+        members = self._members(model, fill is not None, gpu)
         for name, parameter in members:
             self._names.append(name)
             self._stream.add(name, parameter.numel() * parameter.element_size())
@@ -183,6 +196,9 @@ class Offloaded:
             moved = {id(parameter): self._move(index, name, parameter, fill) for index, (name, parameter) in enumerate(members)}
             for module in model.modules():
                 self._attach(module, moved)
+                for name, buffer in module._buffers.items() if gpu is not None else ():
+                    if buffer is not None and buffer.device.type == "cpu":
+                        module._buffers[name] = devices.to_gpu(buffer, gpu)
         except BaseException:
             self._give_back()
             raise
@@ -190,16 +206,16 @@ class Offloaded:
     # Parameters.
 
     @staticmethod
-    def _members(model: torch.nn.Module, filled: bool) -> list[tuple[str, torch.nn.Parameter]]:
+    def _members(model: torch.nn.Module, filled: bool, gpu: int | None) -> list[tuple[str, torch.nn.Parameter]]:
         """Returns the parameters, or refuses one by name."""
         members = []
         for name, parameter in model.named_parameters():
             if hasattr(parameter, "spillway_stream"):
                 raise ValueError(f"the parameter '{name}' is offloaded already")
-            if parameter.device.type not in ("cpu", "meta"):
-                raise ValueError(f"the parameter '{name}' is on {parameter.device}, and this version streams parameters in CPU "
-                                 "memory: leave them on the GPU if they fit, as spillway.AdamW keeps its state elsewhere, or move "
-                                 "the module to the CPU before")
+            if parameter.device.type not in ("cpu", "meta") and gpu is None:
+                raise ValueError(f"the parameter '{name}' is on {parameter.device}, and weights='nvme' streams parameters in CPU "
+                                 "memory, because a GPU cannot read a file where a use is not announced: give weights='host' and "
+                                 "device_memory, leave the parameters on the GPU if they fit, or move the module to the CPU before")
             if type(parameter) is not torch.nn.Parameter or parameter.layout != torch.strided:
                 raise ValueError(f"the parameter '{name}' is a {type(parameter).__name__} of layout {parameter.layout}, not a "
                                  "dense torch.nn.Parameter")
@@ -215,9 +231,10 @@ class Offloaded:
     def _move(self, index: int, name: str, parameter: torch.nn.Parameter,
               fill: Callable[[str, torch.Tensor], Any] | None) -> torch.nn.Parameter:
         """Moves a parameter's values to its address, and returns the parameter, a new one if it was on meta."""
-        streamed, group = self._stream.tensor(index, parameter.shape, parameter.dtype), _group([index])
+        group = _group([index])
         self._stream.need(group, _CHANGE)
         try:
+            streamed = self._stream.tensor(index, parameter.shape, parameter.dtype)
             if parameter.device.type != "meta":
                 streamed.copy_(parameter.data)
             elif fill is not None:
@@ -343,10 +360,9 @@ class Offloaded:
                       recurse: bool = True) -> torch.nn.Module:
         """Stands in for Module._apply, by which to(), half() and cuda() work. What changes nothing is allowed."""
         with torch.no_grad():
-            for dtype in {parameter.dtype for parameter in self._parameters}:
-                probe = torch.empty(1, dtype=dtype)
+            for probe in {parameter.dtype: parameter.new_empty(1) for parameter in self._parameters}.values():
                 result = fn(probe)
-                if result.dtype != dtype or result.device != probe.device or result.is_shared():
+                if result.dtype != probe.dtype or result.device != probe.device or (result.is_shared() and not probe.is_shared()):
                     raise RuntimeError("an offloaded module keeps its types and its memory: convert it before "
                                        "spillway.offload, or call close() on what that returned")
         return module
@@ -413,32 +429,49 @@ class Offloaded:
         self.__reduce__()
 
 
-def offload(model: torch.nn.Module, *, store: str | os.PathLike[str], memory: int | str, weights: str = "nvme",
-            device_memory: int | str | None = None, fill: Callable[[str, torch.Tensor], Any] | None = None,
-            allow_buffered: bool = False) -> Offloaded:
-    """Lets the parameters of a module live in a file, and stream through `memory` while the module runs.
+def _memory_of(weights: str, store: Any, memory: Any, device_memory: Any) -> int | str:
+    """Returns the memory through which parameters stream, or refuses arguments that do not go together."""
+    if weights not in ("nvme", "host"):
+        raise ValueError(f"weights={weights!r} is neither 'nvme' nor 'host'")
+    if weights == "nvme" and device_memory is not None:
+        raise ValueError("device_memory is for weights='host', which streams parameters from host memory to a GPU: a GPU cannot read "
+                         "a file where a use is not announced, so weights='nvme' streams parameters in CPU memory, through `memory`")
+    if weights == "nvme" and (store is None or memory is None):
+        raise ValueError("weights='nvme' streams from a file: give `store`, its folder, and `memory`, that for parameters in use")
+    if weights == "host" and device_memory is None:
+        raise ValueError("weights='host' streams parameters from host memory to a GPU: give device_memory, that of the GPU for "
+                         "parameters in use. Parameters that a CPU uses are in its memory already; weights='nvme' is for those "
+                         "that do not fit there")
+    if weights == "host" and (store is not None or memory is not None):
+        raise ValueError("`store` and `memory` are for weights='nvme': with weights='host' all parameters are in host memory, and "
+                         "stream through device_memory")
+    return device_memory if weights == "host" else memory
+
+
+def offload(model: torch.nn.Module, *, store: str | os.PathLike[str] | None = None, memory: int | str | None = None,
+            weights: str = "nvme", device_memory: int | str | None = None,
+            fill: Callable[[str, torch.Tensor], Any] | None = None, allow_buffered: bool = False) -> Offloaded:
+    """Lets the parameters of a module live in a file, and stream through `memory` while the module runs; or in host memory, and
+    stream through `device_memory` of a GPU.
 
     The order in which modules run is recorded, and what comes next is read ahead, in forward and backward passes. Give the
-    parameters to `spillway.AdamW` afterwards: an update then writes new weights to the file and to memory, and takes gradients as the
-    backward pass makes them, which also stream.
+    parameters to `spillway.AdamW` afterwards: an update then writes new weights to where they live, and takes gradients as the
+    backward pass makes them, which also stream if there is a file.
 
     Args:
-        store: a folder, made if it is missing. The file has no name there and is gone when the process ends.
-        memory: for parameters in memory, and for gradients, such as "2GiB"; at least the largest parameter.
-        weights: "nvme". "host" is for parameters on a GPU, which this version does not stream.
-        device_memory: for "host".
+        store: for "nvme": a folder, made if it is missing. The file has no name there and is gone when the process ends.
+        memory: for "nvme": for parameters in memory, and for gradients, such as "2GiB"; at least the largest parameter.
+        weights: "nvme", or "host", which is for a GPU: the one that has the parameters, or PyTorch's current one if they are in CPU
+            memory or on meta, to which buffers move too. Host memory has all parameters then, and is pinned.
+        device_memory: for "host": of the GPU, for parameters in use, such as "20GiB"; some times the largest parameter.
         fill: writes the values of a parameter that is on meta: called with its name and the tensor to write to.
         allow_buffered: accept a file system without direct I/O.
     """
-    if weights == "host" or device_memory is not None:
-        raise ValueError("weights='host' and device_memory are for parameters that stream from host memory to a GPU, which this "
-                         "version does not have: parameters that fit on the GPU stay there, and those in CPU memory where they "
-                         "are, if spillway.AdamW(..., hand_over=True) keeps the rest; weights='nvme' streams parameters in CPU "
-                         "memory from a drive")
-    if weights != "nvme":
-        raise ValueError(f"weights={weights!r} is neither 'nvme' nor 'host'")
+    size = parse_size(_memory_of(weights, store, memory, device_memory))
     if isinstance(model, torch.nn.parallel.DistributedDataParallel | torch.nn.DataParallel):
         raise ValueError(f"a {type(model).__name__} has replicas or a process group, which this version does not stream: offload the "
                          "module inside, in one process")
-    os.makedirs(store, mode=0o700, exist_ok=True)
-    return Offloaded(model, os.fspath(store), parse_size(memory), fill, allow_buffered)
+    gpu = devices.choose_gpu(model) if weights == "host" else None
+    if store is not None:
+        os.makedirs(store, mode=0o700, exist_ok=True)
+    return Offloaded(model, os.fspath(store or ""), size, fill, allow_buffered, gpu)

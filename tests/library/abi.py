@@ -93,8 +93,13 @@ def the_drivers_functions_are_nvidias():
         arguments = arguments.replace("int attribute", "CUpointer_attribute attribute")
         lines.append(f'_Static_assert(__builtin_types_compatible_p(__typeof__(&{name}), CUresult (*)({arguments})), "{name}");')
     lines += [f'_Static_assert({name} == {value}, "{name}");' for name, value in numbers]
+    sizes = re.findall(r"\bSIZE_OF_(\w+) = (\d+)", own)
+    lines += [f'_Static_assert(sizeof({name}) == {value}, "{name}");' for name, value in sizes]
+    lines += [f'_Static_assert(offsetof(CUmemAllocationProp, {name}) == {value}, "{name}");'
+              for name, value in (("type", 0), ("requestedHandleTypes", 4), ("location", 8), ("allocFlags", 24))]
+    lines += ['_Static_assert(offsetof(CUmemAccessDesc, flags) == 8 && offsetof(CUmemLocation, id) == 4, "places");']
     done = run("cc", "-I", folder, "-fsyntax-only", "-x", "c", "-", input="\n".join(lines) + "\n")
-    found = [] if len(functions) > 15 and len(numbers) > 5 else ["the declarations are not found in library/cuda_driver.h"]
+    found = [] if len(functions) > 15 and len(numbers) > 5 and len(sizes) == 2 else ["the declarations are not found in library/cuda_driver.h"]
     return found + ([done.stderr] if done.returncode != 0 else [])
 
 

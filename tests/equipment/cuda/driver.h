@@ -30,5 +30,18 @@ CUresult cuMemFree_v2(CUdeviceptr memory);
 CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream);
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream);
 CUresult cuPointerGetAttribute(void *out, int attribute, CUdeviceptr pointer);
+CUresult cuDeviceGetAttribute(int *out, CUdevice_attribute attribute, CUdevice device);
+CUresult cuMemGetAllocationGranularity(size_t *out, const CUmemAllocationProp *asked,
+                                       CUmemAllocationGranularity_flags flags);
+CUresult cuMemAddressReserve(CUdeviceptr *out, size_t bytes, size_t alignment, CUdeviceptr address,
+                             unsigned long long flags);
+CUresult cuMemAddressFree(CUdeviceptr at, size_t bytes);
+CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const CUmemAllocationProp *asked,
+                     unsigned long long flags);
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle);
+CUresult cuMemMap(CUdeviceptr at, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long flags);
+CUresult cuMemUnmap(CUdeviceptr at, size_t bytes);
+CUresult cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *access, size_t count);
 
 #endif

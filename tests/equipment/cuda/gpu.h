@@ -18,12 +18,22 @@ struct sw_emulated_pinned {
     struct sw_emulated_pinned *next;
 };
 
+/* A range of addresses behind which the driver has mapped memory (virtual.c). device: -1 for the host's. */
+struct sw_emulated_mapping {
+    char *base;
+    size_t bytes;
+    int device;
+    void *memory; /* the allocation */
+    struct sw_emulated_mapping *next;
+};
+
 /* The state that the operating system and the driver would hold of a real GPU: one for the process. */
 struct sw_emulated_machine {
     pthread_once_t once;
     pthread_mutex_t mutex; /* guards all members below but `key` and `blocking`, which never change */
     struct sw_emulation_gpu gpu;
-    size_t used_bytes, pinned_bytes;
+    size_t used_bytes, most_used_bytes, pinned_bytes;
+    struct sw_emulated_mapping *mappings;
     struct sw_emulated_pinned *pinned; /* list of all registered ranges */
     int key;                           /* protection key of the GPU's memory; -1: this processor has none */
     bool blocking;                     /* CUDA_LAUNCH_BLOCKING=1: a launch has ended when it returns */
@@ -52,7 +62,9 @@ cudaError_t sw_emulated_state(void);
  * the GPU while they run. */
 void sw_emulated_open_memory(bool open);
 
-/* Tells whether a range lies within one region of the GPU's memory. */
+/* Counts bytes as memory of the GPU that is used; false: there are not so many. */
+bool sw_emulated_take(size_t bytes);
+/* Tells whether a range lies within one region of the GPU's memory, or within what is mapped for the GPU. */
 bool sw_emulated_owns(const void *at, size_t bytes);
 /* Returns the number of the GPU whose memory an address is in; -1: none. */
 int sw_emulated_device_of(const void *at);

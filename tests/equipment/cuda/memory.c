@@ -43,9 +43,27 @@ static const struct region *region_of(const void *at, size_t bytes) {
     return region;
 }
 
+static const struct sw_emulated_mapping *mapping_of(const char *at) {
+    const struct sw_emulated_mapping *mapping = sw_emulated_machine.mappings;
+    while (mapping != NULL && !holds(mapping->base, mapping->bytes, at, 1))
+        mapping = mapping->next;
+    return mapping;
+}
+
+/* Returns whether mappings that are neighbours hold a range. */
+static bool is_mapped(const char *at, size_t bytes) {
+    for (const char *const end = at + bytes; at < end;) {
+        const struct sw_emulated_mapping *mapping = mapping_of(at);
+        if (mapping == NULL)
+            return false;
+        at = mapping->base + mapping->bytes;
+    }
+    return true;
+}
+
 bool sw_emulated_owns(const void *at, size_t bytes) {
     pthread_mutex_lock(&sw_emulated_machine.mutex);
-    const bool owns = region_of(at, bytes) != NULL;
+    const bool owns = region_of(at, bytes) != NULL || is_mapped(at, bytes);
     pthread_mutex_unlock(&sw_emulated_machine.mutex);
     return owns;
 }
@@ -53,7 +71,9 @@ bool sw_emulated_owns(const void *at, size_t bytes) {
 int sw_emulated_device_of(const void *at) {
     pthread_mutex_lock(&sw_emulated_machine.mutex);
     const struct region *region = region_of(at, 1);
-    const int device = region != NULL ? region->device : -1;
+    const struct sw_emulated_mapping *mapping = region == NULL ? mapping_of(at) : NULL;
+    const int on_mapping = mapping != NULL ? mapping->device : -1;
+    const int device = region != NULL ? region->device : on_mapping;
     pthread_mutex_unlock(&sw_emulated_machine.mutex);
     return device;
 }
@@ -75,16 +95,29 @@ static size_t mapped_bytes(size_t bytes) {
     return page + (bytes + page - 1) / page * page;
 }
 
+bool sw_emulated_take(size_t bytes) {
+    struct sw_emulated_machine *machine = &sw_emulated_machine;
+    pthread_mutex_lock(&machine->mutex);
+    const bool fits = bytes <= machine->gpu.memory_bytes - machine->gpu.held_bytes - machine->used_bytes;
+    machine->used_bytes += fits ? bytes : 0;
+    if (machine->used_bytes > machine->most_used_bytes)
+        machine->most_used_bytes = machine->used_bytes;
+    pthread_mutex_unlock(&machine->mutex);
+    return fits;
+}
+
+size_t sw_emulation_device_bytes(bool most) {
+    pthread_mutex_lock(&sw_emulated_machine.mutex);
+    const size_t bytes = most ? sw_emulated_machine.most_used_bytes : sw_emulated_machine.used_bytes;
+    pthread_mutex_unlock(&sw_emulated_machine.mutex);
+    return bytes;
+}
+
 cudaError_t cudaMalloc(void **out, size_t bytes) {
     const size_t mapped = mapped_bytes(bytes);
     int device = 0;
     (void)cudaGetDevice(&device);
-    pthread_mutex_lock(&sw_emulated_machine.mutex);
-    const bool fits = bytes <= sw_emulated_machine.gpu.memory_bytes - sw_emulated_machine.gpu.held_bytes -
-                                   sw_emulated_machine.used_bytes;
-    sw_emulated_machine.used_bytes += fits ? bytes : 0;
-    pthread_mutex_unlock(&sw_emulated_machine.mutex);
-    if (!fits)
+    if (!sw_emulated_take(bytes))
         return cudaErrorMemoryAllocation;
     char *base = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED)

@@ -57,6 +57,9 @@ void sw_emulation_forget_waits(cudaStream_t stream, bool before, bool after);
 /* Returns the bytes of host memory that are registered with CUDA. */
 size_t sw_emulation_pinned_bytes(void);
 
+/* Returns the bytes of the GPUs' memory that are allocated now, or the most that have been. */
+size_t sw_emulation_device_bytes(bool most);
+
 /* Ends the GPU's work with cudaErrorLaunchFailure, which every call then returns, as CUDA's own errors do. */
 void sw_emulation_break(const char *text);
 /* Lets no task of any stream begin any more, without an error. */
