@@ -1,7 +1,8 @@
 /* Tensors without a gradient are left out of a step, so each tensor has a t of its own: the applied steps less those
  * that it missed. The store has what each missed as the masters of one tensor more, which is the library's own: a step
  * puts them into the records that it writes anyway, so they are committed with the state, on any tier and by any number
- * of processes. A master is an fp32 number, which counts to 2^24 exactly, so that a count takes two. */
+ * of processes. A master is an fp32 number, which counts to 2^24 exactly, so that a count takes two. They are in the
+ * order of tensors.json, because another process may register the tensors in another order. */
 #include "core/ranks/comm.h"
 #include "kernels/moments.h"
 #include "library/library_private.h"
@@ -20,13 +21,19 @@ sw_status sw_library_add_counts(spillway *self) {
                        (long long)self->tensor_count);
     self->tensor = grown;
     self->tensor_room = sw_library_all_tensors(self);
-    self->tensor[self->tensor_count] = (struct tensor){
-        .type = SW_F32, .count = COUNT_ELEMS * self->tensor_count, .lr_scale = 1.0, .streamed = -1, .streamed_sum = -1};
+    const int64_t count = COUNT_ELEMS * self->tensor_count;
+    self->tensor[self->tensor_count] = (struct tensor){.type = SW_F32,
+                                                       .count = count,
+                                                       .whole = count,
+                                                       .most = count,
+                                                       .lr_scale = 1.0,
+                                                       .streamed = -1,
+                                                       .streamed_sum = -1};
     return SW_OK;
 }
 
 static float count_at(const spillway *self, int64_t elem) {
-    const int64_t missed = self->tensor[elem / COUNT_ELEMS].missed;
+    const int64_t missed = self->tensor[self->by_listed[elem / COUNT_ELEMS]].missed;
     return (float)(elem % COUNT_ELEMS == 0 ? missed & ((1 << LOW_BITS) - 1) : missed >> LOW_BITS);
 }
 
@@ -51,7 +58,7 @@ sw_status sw_library_take_counts(spillway *self) {
     if (status == SW_OK)
         status = sw_library_read(self, counts, SPILLWAY_MASTER, 0, counts->count, values);
     for (int64_t t = 0; status == SW_OK && t < self->tensor_count; t++) {
-        const int64_t missed = (int64_t)values[COUNT_ELEMS * t] + ((int64_t)values[COUNT_ELEMS * t + 1] << LOW_BITS);
+        const int64_t missed = sw_library_count_of(values, self->tensor[t].listed);
         self->tensor[t].missed = missed;
         if (missed < 0 || missed > self->applied_steps)
             status = sw_fail(SW_ERR_CORRUPT, "'%s' missed %lld steps of %lld in %s", self->tensor[t].name,
@@ -59,6 +66,10 @@ sw_status sw_library_take_counts(spillway *self) {
     }
     free(values);
     return status;
+}
+
+int64_t sw_library_count_of(const float *values, int64_t listed) {
+    return (int64_t)values[COUNT_ELEMS * listed] + ((int64_t)values[COUNT_ELEMS * listed + 1] << LOW_BITS);
 }
 
 /* Refuses gradients that only some processes have: each updates only its part of a tensor. Where each has elements of

@@ -126,6 +126,10 @@ static sw_status check_tensor(const spillway *self, const struct spillway_tensor
     if (tensor->type < 0 || tensor->type >= SW_DTYPES)
         return sw_fail(SW_ERR_ARG, "type %d of '%s' is not one of SPILLWAY_F32, _BF16 and _F16", tensor->type,
                        tensor->name);
+    if (self->options.sharded && tensor->whole_count != 0 &&
+        (tensor->count < 0 || tensor->first < 0 || tensor->first > tensor->whole_count - tensor->count))
+        return sw_fail(SW_ERR_ARG, "'%s' has no %lld elements from %lld on: its whole_count is %lld", tensor->name,
+                       (long long)tensor->count, (long long)tensor->first, (long long)tensor->whole_count);
     if (tensor->count == 0 && self->options.sharded)
         return check_factor(tensor->name, tensor->lr_scale);
     if (tensor->count < 1 || tensor->count > INT64_MAX / 4096)
@@ -162,6 +166,9 @@ static sw_status add(spillway *self, const struct spillway_tensor *given, int64_
     *added = (struct tensor){.type = (sw_dtype)tensor->type,
                              .count = sw_max_i64(1, tensor->count),
                              .empty = tensor->count == 0,
+                             .whole = self->options.sharded ? tensor->whole_count : tensor->count,
+                             .first = self->options.sharded ? tensor->first : 0,
+                             .most = sw_max_i64(1, tensor->count),
                              .weights = tensor->count == 0 ? NULL : tensor->weights,
                              .lr_scale = factor_of(tensor->lr_scale),
                              .decay = tensor->decay != 0,
@@ -482,7 +489,8 @@ static sw_status open_engine(spillway *self) {
 /* Makes a store, and commits the caller's weights as step 0. tensors.json comes first, so that a process which finds
  * the remains of this one knows whose they are; it says that the store has started once step 0 is committed. */
 static sw_status start(spillway *self) {
-    struct store_record record = {.state = (sw_optimizer_format)self->options.state};
+    struct store_record record = {.state = (sw_optimizer_format)self->options.state,
+                                  .sharded = self->options.sharded != 0};
     char text[SW_STORE_META_BYTES];
     record.set.ranks = self->ranks;
     SW_TRY(sw_library_new_id(self, record.set.id));
@@ -534,7 +542,7 @@ static sw_status open_resumed(spillway *self) {
 }
 
 static sw_status resume(spillway *self, struct store_record *record) {
-    if (record->set.ranks != self->ranks)
+    if (record->converts || record->set.ranks != self->ranks)
         SW_TRY(sw_library_replace_set(self, record));
     SW_TRY(sw_library_open_store(self, &record->set));
     SW_TRY(sw_library_agree(self, open_resumed(self), "opening"));
@@ -583,11 +591,13 @@ static sw_status open_device(spillway *self) {
     return status;
 }
 
-/* Lays out the tensors, and makes all but the store. found: the store is there. */
+/* Lays out the tensors, and makes all but the store. found: a store is there that has these parts of the tensors. */
 static sw_status prepare(spillway *self, bool found) {
     SW_TRY(find_streamed(self));
     SW_TRY(make_sums(self));
     SW_TRY(sw_library_lay_out(self, found));
+    for (int64_t t = 0; t < self->tensor_count; t++)
+        self->by_listed[self->tensor[t].listed] = t;
     if (found)
         SW_TRY(sw_library_check_places(self));
     SW_TRY(make_room(self));
@@ -597,29 +607,38 @@ static sw_status prepare(spillway *self, bool found) {
     return open_device(self);
 }
 
-static sw_status open_store(spillway *self, bool *started) {
-    struct store_record record;
+/* Opens the store whose record is in the folder, or makes one. */
+static sw_status open_found(spillway *self, struct store_record *record, bool *started) {
     bool found;
+    SW_TRY(sw_library_agree(self, look(self, record, &found), "tensors.json"));
+    SW_TRY(sw_library_check_found(self, record, found));
+    SW_TRY(clear_remains(self, record, &found));
+    SW_TRY(sw_library_agree(self, prepare(self, found && !record->converts), "plan"));
+    SW_TRY(sw_library_check_plans(self));
+    *started = !found;
+    return found ? resume(self, record) : start(self);
+}
+
+static sw_status open_store(spillway *self, bool *started) {
+    struct store_record record = {0};
     SW_TRY(check_names(self));
     SW_TRY(sw_library_add_counts(self));
     self->order = calloc((size_t)sw_library_all_tensors(self), sizeof *self->order);
+    self->by_listed = calloc((size_t)self->tensor_count, sizeof *self->by_listed);
     self->has_gradient = calloc((size_t)self->ranks, (size_t)self->tensor_count);
-    if (self->order == NULL || self->has_gradient == NULL)
+    if (self->order == NULL || self->by_listed == NULL || self->has_gradient == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for %lld tensors", (long long)self->tensor_count);
     sw_library_order_as_added(self);
     SW_TRY(sw_library_open_comm(self));
     SW_TRY(sw_library_agree(self, self->rank == 0 ? lock_folder(self) : SW_OK, "folder"));
     if (self->rank > 0)
         take_absolute_path(self);
-    SW_TRY(sw_library_agree(self, look(self, &record, &found), "tensors.json"));
-    SW_TRY(sw_library_check_found(self, &record, found));
-    SW_TRY(clear_remains(self, &record, &found));
     SW_TRY(find_host_bytes(self));
-    SW_TRY(sw_library_agree(self, prepare(self, found), "plan"));
     SW_TRY(sw_library_check_alike(self));
-    SW_TRY(sw_library_share_counts(self));
-    *started = !found;
-    return found ? resume(self, &record) : start(self);
+    SW_TRY(sw_library_share_parts(self));
+    const sw_status status = open_found(self, &record, started);
+    sw_library_release_record(&record);
+    return status;
 }
 
 /* Takes down what opening has made. `undo`: also from the drive, as a start that failed. */
@@ -645,7 +664,8 @@ static void release(spillway *self, bool undo) {
     free(self->gathered);
     free(self->sums);
     free(self->has_gradient);
-    free(self->shard_count);
+    free(self->part);
+    free(self->by_listed);
     free(self->order);
     free(self->unit_first);
     if (self->lock >= 0)
@@ -665,7 +685,8 @@ static void release(spillway *self, bool undo) {
     self->comm = NULL;
     self->gathered = NULL;
     self->has_gradient = NULL;
-    self->shard_count = NULL;
+    self->part = NULL;
+    self->by_listed = NULL;
     self->order = self->unit_first = NULL;
     self->sums_bytes = self->gathered_bytes = 0;
     self->lock = -1;

@@ -3,6 +3,7 @@
 #define SW_LIBRARY_LIBRARY_PRIVATE_H
 
 #include "core/dtype.h"
+#include "core/json.h"
 #include "io/store/store.h"
 #include "library/spillway.h"
 #include "offload/engine/engine.h"
@@ -22,12 +23,16 @@ struct tensor {
     void *weights;
     double lr_scale;
     bool decay, begins_unit;
-    bool empty;                     /* this process has no element of it; `count` is then 1, of padding */
-    int64_t unit, within;           /* its unit, and which of the unit's tensors it is; set by the layout */
-    int64_t offset;                 /* first element in the unit */
-    int64_t missed;                 /* applied steps that left it out */
-    int64_t kept_unit, kept_offset; /* unit and offset in the store that is opened; of a new one not used */
-    float *sum;                     /* the gradients that were added up, [count]; NULL: nothing may be added up */
+    bool empty;           /* this process has no element of it; `count` is then 1, of padding */
+    int64_t whole, first; /* elements over all processes, and the first of this one; whole 0: not told */
+    int64_t most;         /* elements of the process that has most of them, at least 1 */
+    int64_t listed;       /* its number among the caller's tensors in tensors.json; set by the layout */
+    int64_t unit, within; /* its unit, and which of the unit's tensors it is; set by the layout */
+    int64_t offset;       /* first element in the unit */
+    int64_t missed;       /* applied steps that left it out */
+    /* Unit, offset and number among the tensors in the store that is opened; of a new one not used. */
+    int64_t kept_unit, kept_offset, kept;
+    float *sum; /* the gradients that were added up, [count]; NULL: nothing may be added up */
     /* The gradient of the next step, and that of the step that runs; NULL: none was handed in. It is `sum`, or borrowed
      * from the caller. */
     const void *gradient, *taken;
@@ -40,6 +45,11 @@ struct tensor {
 /* A piece of the stream that a step uses now; -1: none. done: elements that were written. */
 struct streamed_use {
     int64_t piece, done, count;
+};
+
+/* The elements of a tensor that a process has, [first, first+count) of it. */
+struct tensor_part {
+    int64_t count, first;
 };
 
 struct spillway {
@@ -58,10 +68,11 @@ struct spillway {
     /* The number of this process among those that share the state of each tensor, and their number: 1 if each process
      * has tensors of its own (`sharded`). */
     int sharer, sharers;
-    char *has_gradient;   /* [ranks][tensor_count] which tensors have a gradient in the next step (counts.c) */
-    int64_t *shard_count; /* [ranks][tensor_count] elements that each process has, if `sharded`; else NULL */
-    struct sw_comm *comm; /* NULL: the process is alone */
-    char *gathered;       /* room for what processes give each other of a chunk's weights; NULL: the process is alone */
+    char *has_gradient;       /* [ranks][tensor_count] which tensors have a gradient in the next step (counts.c) */
+    struct tensor_part *part; /* [ranks][tensor_count] what each process has, if `sharded`; else NULL */
+    int64_t *by_listed;       /* [tensor_count] the tensor of each number in tensors.json */
+    struct sw_comm *comm;     /* NULL: the process is alone */
+    char *gathered; /* room for what processes give each other of a chunk's weights; NULL: the process is alone */
     int64_t gathered_bytes;
     int64_t host_bytes; /* what the options allow of host memory, or what is taken where they leave it open */
     int lock;           /* descriptor of the locked file; -1: none */
@@ -94,6 +105,7 @@ struct spillway {
 /* A set of stores, one for each process, which have one identity. ranks 0: there is none. */
 struct store_set {
     int ranks;
+    bool other; /* it lies in the other folders of so many processes, because a set of as many was there before */
     char id[SW_STORE_ID_CHARS];
 };
 
@@ -105,6 +117,11 @@ struct store_record {
     struct store_set orphan;
     sw_optimizer_format state;
     bool started; /* step 0 was committed */
+    bool sharded; /* each process has elements of its own of each tensor */
+    /* The set's processes had other parts of the tensors than those that open it. `listed`: the list of their tensors,
+     * until the set is replaced; NULL: there is none. Owned (sw_library_release_record). */
+    bool converts;
+    json_t *listed;
 };
 
 /* Returns the number of the caller's tensors and the library's own. */
@@ -120,6 +137,9 @@ sw_status sw_library_add_counts(spillway *self);
 void sw_library_stamp(void *context, int64_t unit, int64_t first, int64_t count, void *records);
 /* Reads the counts of the store that was opened. */
 sw_status sw_library_take_counts(spillway *self);
+/* Returns the missed steps of the tensor with a number in tensors.json, from the masters of the library's own tensor.
+ */
+int64_t sw_library_count_of(const float *values, int64_t listed);
 /* Decides which tensors the next step leaves out. SW_ERR_ARG: the processes have gradients of different tensors. */
 sw_status sw_library_leave_out(spillway *self);
 /* Counts a step that was applied. */
@@ -136,9 +156,14 @@ sw_status sw_library_lay_out(spillway *self, bool found);
 sw_status sw_library_check_places(const spillway *self);
 /* Writes tensors.json, durably: the tensors in the order of self->order. */
 sw_status sw_library_write_record(const spillway *self, const struct store_record *record);
-/* Reads tensors.json into *out. If the store has started, sets self->order to that of the store, and refuses by name
- * tensors that are not those of the store. *found: the file is there. */
+/* Reads tensors.json into *out, which must be released, also after a failure. If the store has started, sets
+ * self->order to that of the store, unless its state is to be converted, and refuses by name tensors that are not those
+ * of the store. *found: the file is there. */
 sw_status sw_library_read_record(spillway *self, struct store_record *out, bool *found);
+void sw_library_release_record(struct store_record *record);
+/* Returns the elements that a process has of a tensor of tensors.json, and the first of them; whole tensors are those
+ * of each process. */
+struct tensor_part sw_library_listed_part(const json_t *entry, int rank);
 /* Sets self->order to the order of registration. */
 void sw_library_order_as_added(spillway *self);
 
@@ -188,14 +213,13 @@ sw_status sw_library_agree(const spillway *self, sw_status status, const char *w
 static inline int64_t sw_library_elems(const struct tensor *tensor) {
     return tensor->empty ? 0 : tensor->count;
 }
-/* Exchanges the numbers of elements that processes have of each tensor, if `sharded`. */
-sw_status sw_library_share_counts(spillway *self);
+/* Exchanges the elements that processes have of each tensor, if `sharded`, and refuses parts that are not the whole. */
+sw_status sw_library_share_parts(spillway *self);
 /* Adds the sums of squares of the other processes' own tensors (sw_unit_ops). */
 sw_status sw_library_join_squares(void *context, double *total);
-/* Checks that all processes have the same options, tensors and plan. */
+/* Check that all processes have the same options and tensors, and plans that fit together. */
 sw_status sw_library_check_alike(const spillway *self);
-/* Writes the folder of a process's store in a set of `ranks`. */
-sw_status sw_library_place(const spillway *self, int ranks, int rank, char place[LIBRARY_PATH_CHARS]);
+sw_status sw_library_check_plans(const spillway *self);
 /* Gives all processes the identity that process 0 makes. */
 sw_status sw_library_new_id(const spillway *self, char id[SW_STORE_ID_CHARS]);
 /* Writes tensors.json by process 0. */
@@ -212,8 +236,19 @@ sw_status sw_library_open_part(const spillway *self, const struct store_set *set
                                struct sw_store **out);
 /* Opens this process's store of the set at the newest step that all processes have. */
 sw_status sw_library_open_store(spillway *self, const struct store_set *set);
-/* Replaces the set of another number of processes by one of these, at the same step, and removes it. */
+/* Finds the newest step that all stores of a set have. */
+sw_status sw_library_find_step(const spillway *self, const struct store_set *set, int64_t *step);
+/* Replaces the set of another number of processes, or of other parts of the tensors, by one of these, at the same step,
+ * and removes it (takeover.c). */
 sw_status sw_library_replace_set(spillway *self, struct store_record *record);
+/* Fills this process's new store from a set whose processes had other parts of the tensors, at a step. meta: receives
+ * the text of that step's commit (convert.c). */
+sw_status sw_library_convert(spillway *self, const struct store_record *record, int64_t step, struct sw_store *store,
+                             char meta[SW_STORE_META_BYTES]);
+/* Registers, in a handle of zeros with a folder, the tensors of tensors.json and the library's own: as process `rank`
+ * of those that made the store had them, or, for -1, as the list's entries have them. Allocates `tensor` and `order`.
+ */
+sw_status sw_library_take_listed(spillway *self, const json_t *tensors, int rank);
 /* Gives each process the weights that the others have: of those that it updated, or read. */
 sw_status sw_library_gather_weights(spillway *self);
 /* Gives each process what the others have of elements [first, first+count) of a unit: out[count], in which this one's

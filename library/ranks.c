@@ -5,7 +5,8 @@
  *                    start                  another number of processes
  *   listed           tensors.json, as not   tensors.json, as the orphan
  *                    started
- *   filled           from the caller        from the set before, grain by grain
+ *   filled           from the caller        from the set before, grain by grain, or, where processes have other parts
+ *                                           of the tensors than before, element by element (convert.c)
  *   published        as started             as the set; the one before becomes the orphan, and is removed
  *
  * Stores commit one by one, so after a crash some may be one step ahead. All open at the newest step that each has, and
@@ -23,7 +24,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { FILL_GRAINS = 16, IO_DEPTH = 32, RANK_DIGITS = 64 };
+enum { RANK_DIGITS = 64 };
 
 sw_status sw_library_open_comm(spillway *self) {
     const struct sw_comm_caller caller = {.rank = self->rank,
@@ -60,12 +61,20 @@ static sw_status take_least(const spillway *self, int64_t *value) {
     return SW_OK;
 }
 
+sw_status sw_library_check_plans(const spillway *self) {
+    const int64_t chunk_grains = self->options.sharded ? 0 : self->plan->spec.chunk_grains;
+    const int64_t plan[] = {self->plan->commit_every_step, chunk_grains};
+    const struct sw_comm_claim claim = {.what = "placement",
+                                        .remedy = "give all processes more host_memory_bytes",
+                                        .value = plan,
+                                        .bytes = sizeof plan};
+    return self->comm != NULL ? sw_comm_agree(self->comm, &claim, 1) : SW_OK;
+}
+
 sw_status sw_library_check_alike(const spillway *self) {
     const struct spillway_options *o = &self->options;
     const int64_t options[] = {(int64_t)o->host_memory_bytes, o->state,       o->save_every, o->accumulate != 0,
                                o->missing_gradients,          o->sharded != 0};
-    const int64_t chunk_grains = o->sharded ? 0 : self->plan->spec.chunk_grains;
-    const int64_t plan[] = {self->plan->commit_every_step, chunk_grains};
     int64_t bytes = 0;
     if (self->comm == NULL)
         return SW_OK;
@@ -77,33 +86,65 @@ sw_status sw_library_check_alike(const spillway *self) {
     int64_t used = 0;
     for (int64_t t = 0; t < self->tensor_count; t++)
         used += snprintf(tensors + used, (size_t)(bytes + 1 - used), "%s %lld %d %d %d\n", self->tensor[t].name,
-                         o->sharded ? 0 : (long long)self->tensor[t].count, (int)self->tensor[t].type,
-                         self->tensor[t].decay, self->tensor[t].begins_unit);
+                         (long long)self->tensor[t].whole, (int)self->tensor[t].type, self->tensor[t].decay,
+                         self->tensor[t].begins_unit);
     const struct sw_comm_claim claims[] = {
         {.what = "set of options", .remedy = "give all processes the same", .value = options, .bytes = sizeof options},
         {.what = "list of tensors",
          .remedy = "register the same ones in the same order in all processes",
          .value = tensors,
-         .bytes = used},
-        {.what = "placement",
-         .remedy = "give all processes more host_memory_bytes",
-         .value = plan,
-         .bytes = sizeof plan}};
+         .bytes = used}};
     const sw_status status = sw_comm_agree(self->comm, claims, (int)(sizeof claims / sizeof claims[0]));
     free(tensors);
     return status;
 }
 
-sw_status sw_library_share_counts(spillway *self) {
+/* Returns the process, sought from `rank` on and around, whose part of a tensor begins at an element; -1: none. */
+static int find_part(const spillway *self, int64_t tensor, int64_t first, int rank) {
+    for (int i = 0; i < self->ranks; i++) {
+        const int at = (rank + i) % self->ranks;
+        const struct tensor_part *part = &self->part[at * self->tensor_count + tensor];
+        if (part->count > 0 && part->first == first)
+            return at;
+    }
+    return -1;
+}
+
+/* Refuses parts with gaps between them, or that share elements. */
+static sw_status check_parts(const spillway *self, int64_t t) {
+    const int64_t whole = self->tensor[t].whole;
+    int64_t sum = 0, end = 0;
+    for (int rank = 0; rank < self->ranks; rank++)
+        sum += self->part[rank * self->tensor_count + t].count;
+    for (int rank = sum == whole ? find_part(self, t, 0, 0) : -1; rank >= 0 && end < whole;
+         rank = find_part(self, t, end, rank))
+        end += self->part[rank * self->tensor_count + t].count;
+    return whole == 0 || (sum == whole && end == whole)
+               ? SW_OK
+               : sw_fail(SW_ERR_ARG,
+                         "the parts that %d processes have of '%s' are not the %lld elements of its whole_count: each "
+                         "element is in one of them",
+                         self->ranks, self->tensor[t].name, (long long)whole);
+}
+
+sw_status sw_library_share_parts(spillway *self) {
     if (!self->options.sharded)
         return SW_OK;
-    const int64_t bytes = self->tensor_count * (int64_t)sizeof *self->shard_count;
-    self->shard_count = calloc((size_t)self->ranks, (size_t)bytes);
-    const bool found = self->shard_count != NULL;
+    const int64_t count = self->tensor_count, bytes = count * (int64_t)sizeof *self->part;
+    self->part = calloc((size_t)self->ranks, (size_t)bytes);
+    const bool found = self->part != NULL;
     SW_TRY(sw_library_agree(self, found ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to compare tensors"), "tensors"));
-    for (int64_t t = 0; t < self->tensor_count; t++)
-        self->shard_count[self->rank * self->tensor_count + t] = sw_library_elems(&self->tensor[t]);
-    return self->comm != NULL ? sw_comm_share_records(self->comm, "tensors", self->shard_count, bytes) : SW_OK;
+    for (int64_t t = 0; t < count; t++)
+        self->part[self->rank * count + t] =
+            (struct tensor_part){sw_library_elems(&self->tensor[t]), self->tensor[t].first};
+    if (self->comm != NULL)
+        SW_TRY(sw_comm_share_records(self->comm, "tensors", self->part, bytes));
+    for (int64_t t = 0; t < count; t++) {
+        SW_TRY(check_parts(self, t));
+        for (int rank = 0; rank < self->ranks; rank++)
+            self->tensor[t].most = sw_max_i64(self->tensor[t].most, self->part[rank * count + t].count);
+    }
+    return SW_OK;
 }
 
 sw_status sw_library_join_squares(void *context, double *total) {
@@ -111,13 +152,14 @@ sw_status sw_library_join_squares(void *context, double *total) {
     return sw_comm_sum_doubles(self->comm, "norm", total, 1);
 }
 
-sw_status sw_library_place(const spillway *self, int ranks, int rank, char place[LIBRARY_PATH_CHARS]) {
+/* Writes the folder of a process's store. */
+static sw_status place_of(const spillway *self, const struct store_set *set, int rank, char place[LIBRARY_PATH_CHARS]) {
     char name[RANK_DIGITS];
-    if (ranks == 1) {
+    if (set->ranks == 1 && !set->other) {
         memcpy(place, self->folder, strlen(self->folder) + 1);
         return SW_OK;
     }
-    snprintf(name, sizeof name, "rank-%d-of-%d", rank, ranks);
+    snprintf(name, sizeof name, "rank-%d-of-%d%s", rank, set->ranks, set->other ? "-b" : "");
     return sw_path_join(place, LIBRARY_PATH_CHARS, self->folder, name);
 }
 
@@ -180,13 +222,13 @@ sw_status sw_library_check_found(const spillway *self, const struct store_record
 static sw_status remove_at(const spillway *self, const struct store_set *set, int rank, int64_t last_step) {
     char place[LIBRARY_PATH_CHARS];
     bool found;
-    SW_TRY(sw_library_place(self, set->ranks, rank, place));
+    SW_TRY(place_of(self, set, rank, place));
     SW_TRY(sw_path_find(place, &found));
     if (!found)
         return SW_OK;
     SW_TRY(sw_store_remove(place, set->id, last_step));
     /* A folder that holds anything else stays. */
-    if (set->ranks > 1)
+    if (strcmp(place, self->folder) != 0)
         (void)rmdir(place);
     return SW_OK;
 }
@@ -223,7 +265,7 @@ static sw_status create_store(spillway *self, const struct store_set *set, struc
     char place[LIBRARY_PATH_CHARS];
     const char *folder = place;
     struct shards shards;
-    SW_TRY(sw_library_place(self, set->ranks, self->rank, place));
+    SW_TRY(place_of(self, set, self->rank, place));
     SW_TRY(sw_folder_make(place, 0700));
     SW_TRY(take_shards(self, &shards));
     const struct sw_store_spec spec = {.directories = &folder,
@@ -250,7 +292,7 @@ static sw_status open_at(const spillway *self, const struct store_set *set, int 
     char place[LIBRARY_PATH_CHARS], id[SW_STORE_ID_CHARS];
     const char *folder = place;
     *out = NULL;
-    SW_TRY(sw_library_place(self, set->ranks, rank, place));
+    SW_TRY(place_of(self, set, rank, place));
     SW_TRY(reads ? sw_store_open_to_read(&folder, 1, most_step, out)
                  : sw_store_open(&folder, 1, self->options.allow_buffered != 0, most_step, out));
     return strcmp(sw_store_id(*out, id), set->id) == 0
@@ -277,8 +319,7 @@ sw_status sw_library_open_store(spillway *self, const struct store_set *set) {
     return sw_library_agree(self, sw_store_go_back(self->store), "opening");
 }
 
-/* Finds the newest step that all stores of a set have. */
-static sw_status find_step(const spillway *self, const struct store_set *set, int64_t *step) {
+sw_status sw_library_find_step(const spillway *self, const struct store_set *set, int64_t *step) {
     sw_status status = SW_OK;
     *step = SW_STORE_NEWEST;
     for (int rank = self->rank; rank < set->ranks && status == SW_OK; rank += self->ranks) {
@@ -291,117 +332,6 @@ static sw_status find_step(const spillway *self, const struct store_set *set, in
     }
     SW_TRY(sw_library_agree(self, status, "step"));
     return take_least(self, step);
-}
-
-/* Copies the records of the grains that both stores have. */
-static sw_status copy_grains(struct sw_store_lane *from, struct sw_store_lane *to, int generation, int64_t unit,
-                             struct sw_span span, void *records) {
-    for (int64_t g = span.first_grain; g < span.first_grain + span.grains; g += FILL_GRAINS) {
-        struct sw_store_transfer transfer = {.kind = SW_STORE_OPTIMIZER,
-                                             .generation = generation,
-                                             .unit = unit,
-                                             .first_grain = g,
-                                             .grains = sw_min_i64(FILL_GRAINS, span.first_grain + span.grains - g),
-                                             .buf = records};
-        SW_TRY(sw_store_transfer(from, &transfer));
-        transfer.write = true;
-        transfer.generation = 0;
-        SW_TRY(sw_store_transfer(to, &transfer));
-    }
-    return SW_OK;
-}
-
-static struct sw_span intersect(const struct sw_store *a, const struct sw_store *b, int64_t unit) {
-    const int64_t first = sw_max_i64(sw_store_unit_first(a, unit), sw_store_unit_first(b, unit));
-    const int64_t end = sw_min_i64(sw_store_unit_first(a, unit) + sw_store_unit_grains(a, unit),
-                                   sw_store_unit_first(b, unit) + sw_store_unit_grains(b, unit));
-    return (struct sw_span){.first_grain = first, .grains = sw_max_i64(0, end - first)};
-}
-
-static sw_status check_same(const struct sw_store *a, const struct sw_store *b) {
-    bool same = sw_store_unit_count(a) == sw_store_unit_count(b) && sw_store_optimizer(a) == sw_store_optimizer(b);
-    for (int64_t u = 0; same && u < sw_store_unit_count(a); u++)
-        same = sw_store_unit_whole_grains(a, u) == sw_store_unit_whole_grains(b, u);
-    return same ? SW_OK : sw_fail(SW_ERR_CORRUPT, "a store of another process is of other tensors");
-}
-
-/* Copies what an old store has of the new one's grains. */
-static sw_status copy_from(const struct sw_store *old, struct sw_store_lane *from, const struct sw_store *store,
-                           struct sw_store_lane *to, void *records) {
-    SW_TRY(check_same(old, store));
-    for (int64_t u = 0; u < sw_store_unit_count(store); u++)
-        SW_TRY(copy_grains(from, to, sw_store_last_commit(old)->generation, u, intersect(old, store, u), records));
-    return SW_OK;
-}
-
-/* Fills a new store from all stores of the set, at a step. meta: receives the text of that step's commit. */
-static sw_status fill(const spillway *self, const struct store_set *set, int64_t step, struct sw_store *store,
-                      char meta[SW_STORE_META_BYTES]) {
-    struct sw_store_lane *to = NULL, *from = NULL;
-    struct sw_store *old = NULL;
-    void *records = NULL;
-    sw_status status = SW_OK;
-    const int64_t bytes = FILL_GRAINS * sw_optimizer_grain_bytes(self->units->optimizer);
-    if (posix_memalign(&records, SW_BUFFER_ALIGN_BYTES, (size_t)bytes) != 0)
-        return sw_fail(SW_ERR_NOMEM, "no memory to fill the store of process %d", self->rank);
-    SW_TRY_GOTO(sw_store_lane_open(store, IO_DEPTH, &to), done);
-    for (int rank = 0; rank < set->ranks; rank++) {
-        SW_TRY_GOTO(open_at(self, set, rank, step, true, &old), done);
-        SW_TRY_GOTO(sw_store_lane_open(old, IO_DEPTH, &from), done);
-        SW_TRY_GOTO(copy_from(old, from, store, to, records), done);
-        memcpy(meta, sw_store_last_commit(old)->meta, SW_STORE_META_BYTES);
-        sw_store_lane_close(from);
-        sw_store_close(old);
-        from = NULL;
-        old = NULL;
-    }
-done:
-    if (from != NULL)
-        sw_store_lane_close(from);
-    if (old != NULL)
-        sw_store_close(old);
-    if (to != NULL)
-        sw_store_lane_close(to);
-    free(records);
-    return status;
-}
-
-/* Creates this process's store of the new set, with the state of the old one at its newest step. */
-static sw_status make_from(spillway *self, const struct store_set *made, const struct store_set *old, int64_t step) {
-    struct sw_store *store = NULL;
-    char *meta = malloc(SW_STORE_META_BYTES);
-    sw_status status = sw_library_agree(
-        self, meta != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to change the processes of a store"), "memory");
-    if (status == SW_OK)
-        status = sw_library_create_store(self, made, &store);
-    if (status == SW_OK) {
-        status = fill(self, old, step, store, meta);
-        if (status == SW_OK)
-            status = sw_store_commit(store, step, 0, meta);
-        status = sw_library_agree(self, status, "taking over the stores of other processes");
-    }
-    if (store != NULL)
-        sw_store_close(store);
-    free(meta);
-    return status;
-}
-
-sw_status sw_library_replace_set(spillway *self, struct store_record *record) {
-    struct store_record next = *record;
-    int64_t step;
-    SW_TRY(find_step(self, &record->set, &step));
-    next.orphan.ranks = self->ranks;
-    SW_TRY(sw_library_new_id(self, next.orphan.id));
-    SW_TRY(sw_library_share_record(self, &next));
-    const struct store_set made = next.orphan;
-    SW_TRY(make_from(self, &made, &record->set, step));
-    next.orphan = record->set;
-    next.set = made;
-    SW_TRY(sw_library_share_record(self, &next));
-    SW_TRY(sw_library_remove_set(self, &next.orphan, SW_STORE_NEWEST));
-    next.orphan = (struct store_set){0};
-    *record = next;
-    return sw_library_share_record(self, &next);
 }
 
 /* The weights. */

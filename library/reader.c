@@ -19,28 +19,6 @@ sw_status sw_library_is_at(const char *folder, bool *out) {
     return sw_path_find(path, out);
 }
 
-/* Registers the tensors that tensors.json lists, with what reading needs of them, and the library's own behind them. */
-static sw_status take_tensors(spillway *self, const json_t *tensors) {
-    size_t i;
-    json_t *entry;
-    self->tensor = calloc(json_array_size(tensors) + 1, sizeof *self->tensor);
-    self->order = calloc(json_array_size(tensors) + 2, sizeof *self->order);
-    if (self->tensor == NULL || self->order == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory for the tensors of %s", self->folder);
-    json_array_foreach(tensors, i, entry) {
-        const char *name = json_string_value(json_object_get(entry, "name"));
-        if (name != NULL && name[0] == '\0')
-            continue;
-        struct tensor *tensor = &self->tensor[self->tensor_count];
-        *tensor = (struct tensor){.count = json_integer_value(json_object_get(entry, "count")), .decay = true};
-        if (name == NULL || strlen(name) >= sizeof tensor->name || tensor->count < 1)
-            return sw_fail(SW_ERR_CORRUPT, RECORD_NAME " in %s has an entry without a name or a count", self->folder);
-        memcpy(tensor->name, name, strlen(name) + 1);
-        self->tensor_count++;
-    }
-    return sw_library_add_counts(self);
-}
-
 /* Reads tensors.json: first the tensors, then all of it, as a process that registered them reads it. */
 static sw_status read_record(spillway *self, struct store_record *out) {
     char path[LIBRARY_PATH_CHARS];
@@ -54,10 +32,12 @@ static sw_status read_record(spillway *self, struct store_record *out) {
                       "%s has parts of tensors that each process cut for itself (sharded), which only these processes "
                       "can read",
                       self->folder)
-            : take_tensors(self, json_object_get(object, "tensors"));
+            : sw_library_take_listed(self, json_object_get(object, "tensors"), -1);
     json_decref(object);
     SW_TRY(status);
-    SW_TRY(sw_library_read_record(self, out, &found));
+    const sw_status read = sw_library_read_record(self, out, &found);
+    sw_library_release_record(out);
+    SW_TRY(read);
     if (!found || !out->started)
         return sw_fail(SW_ERR_ARG, "the store in %s has no step yet: it is being made, or its making ended early",
                        self->folder);

@@ -25,7 +25,8 @@
  * the bits of its steps too. In BF16 and 8BIT the small tensors of a unit lie behind the others.
  *
  * Durability. The store's folder holds "store.spillway" (two generations of all optimizer state), "tensors.json" (what
- * was registered) and "store.lock"; of several processes each has its "store.spillway" in a folder "rank-R-of-N". If
+ * was registered) and "store.lock"; of several processes each has its "store.spillway" in a folder "rank-R-of-N", or
+ * "rank-R-of-N-b" after other parts of as many processes. If
  * the whole state is on the drive, each step is committed before spillway_step returns; else each `save_every` steps,
  * and by spillway_save. After a crash, at any instant, spillway_open resumes at the last committed step and writes its
  * weights to the caller's tensors. File space is reserved at creation, so a step never finds the disk full.
@@ -54,8 +55,16 @@
  * Sharded tensors. With `sharded` each process has its own elements of each tensor, as ZeRO stage 3 and FSDP cut them,
  * and registers these: the same names in the same order, with counts of its own, which may be 0. It hands in the
  * gradient of its elements, keeps and updates their state, and gets their new weights. The norm is that of all
- * processes. A gradient that only some processes have is of zeros in the others. As many processes as before open the
- * store.
+ * processes. A gradient that only some processes have is of zeros in the others.
+ *
+ * Other processes. Where each process's elements of a tensor are a run of it, and `whole_count` and `first` say which,
+ * the store belongs to whole tensors: any number of processes may open it later, with other parts, or with whole
+ * tensors, or one process alone, and the other way round. spillway_open then makes the new processes' stores from those
+ * before, as one transaction, so that a crash at any instant leaves the one or the other. Master weights, counts of
+ * steps, and moments in fp32 keep their bits. So do moments in BF16, and in 8BIT in each block of 256 that has the same
+ * elements before and after. Other blocks, at the ends of parts, are rounded once more, to nearest, as are moments of a
+ * tensor that had at most 8,192 elements in its process and has more now. Steps to come sum the norm in the order of
+ * the new parts.
  *
  * GPUs. Weights and gradients may be in the memory of a CUDA device, each by itself: spillway_use_cuda names the
  * device, and SPILLWAY_CUDA marks the pointers. State and updates stay on the host, and the bits are those of host
@@ -148,9 +157,13 @@ struct spillway_tensor {
     int decay;       /* nonzero: weight decay applies */
     /* Nonzero: begins a unit of a new store; an existing one keeps its units. See "Norm" above. */
     int begins_unit;
+    /* With `sharded`: the elements of the tensor over all processes, and the index in it of this process's first. The
+     * parts of all processes are the whole. whole_count 0: the parts are no runs of the tensor, and only as many
+     * processes with the same counts may open the store again. */
+    int64_t whole_count, first;
 };
 #define SPILLWAY_TENSOR_INIT                                                                                           \
-    { sizeof(struct spillway_tensor), NULL, 0, 0, NULL, 1.0, 1, 0 }
+    { sizeof(struct spillway_tensor), NULL, 0, 0, NULL, 1.0, 1, 0, 0, 0 }
 
 /* The rates of a step. */
 struct spillway_rates {
@@ -229,7 +242,7 @@ int spillway_add(spillway *self, const struct spillway_tensor *tensor, int64_t *
 
 /* Makes the store in an empty folder and commits step 0, or opens the one that is there at its last committed step and
  * writes its weights to the tensors. The order of the tensors may differ from that of the process before; their names
- * and counts may not, and the message names the first that was added, removed, renamed or changed. */
+ * and whole counts may not, and the message names the first that was added, removed, renamed or changed. */
 int spillway_open(spillway *self);
 
 /* Returns the number of the last step, 0 for a store that was just made, -1 before spillway_open. */

@@ -13,11 +13,12 @@
 
 /* A unit is closed once it has so many elements or tensors, because state is placed, and runs of equal factors are
  * sought, unit by unit. A file of a store has room for thousands of units. */
-enum { UNIT_ELEMS = 64 << 20, UNIT_TENSORS = 1024, RECORD_VERSION = 2 };
+enum { UNIT_ELEMS = 64 << 20, UNIT_TENSORS = 1024, RECORD_VERSION = 3 };
 /* Each unit has as many sums of squares as the largest one, so a large tensor makes the others' units larger. */
 enum { UNITS_OF_LARGEST = 4 };
-/* An upper bound of what tensors.json has for a tensor beside the name, in which each byte may take two. */
-enum { ENTRY_BYTES = 160 };
+/* An upper bound of what tensors.json has for a tensor beside the name, in which each byte may take two, and for each
+ * process that has a part of it. */
+enum { ENTRY_BYTES = 192, PART_BYTES = 32 };
 
 static sw_status record_path(const spillway *self, char path[LIBRARY_PATH_CHARS]) {
     return sw_path_join(path, LIBRARY_PATH_CHARS, self->folder, "tensors.json");
@@ -33,22 +34,23 @@ static bool begins_unit(const struct tensor *tensor, const struct tensor *last, 
     return found ? tensor->kept_unit != last->kept_unit : tensor->begins_unit;
 }
 
-/* Gives each tensor its unit and its number in it. found: the units are those of the store. Returns the number of
- * units. */
+/* Gives each tensor its unit and its number in it. found: the units are those of the store. Where each process has
+ * elements of its own, units begin alike in all, so that one list tells the places of all. Returns the number of units.
+ */
 static int64_t sort_into_units(spillway *self, bool found) {
     int64_t unit = 0, elems = 0, within = 0, most = UNIT_ELEMS;
     for (int64_t t = 0; t < sw_library_all_tensors(self); t++)
-        most = sw_max_i64(most, self->tensor[t].count / UNITS_OF_LARGEST);
+        most = sw_max_i64(most, self->tensor[t].most / UNITS_OF_LARGEST);
     for (int64_t i = 0; i < sw_library_all_tensors(self); i++) {
         struct tensor *tensor = &self->tensor[self->order[i]];
         if (elems > 0 && (begins_unit(tensor, &self->tensor[self->order[i - 1]], found) ||
-                          elems + tensor->count > most || within == UNIT_TENSORS)) {
+                          (!found && (elems + tensor->most > most || within == UNIT_TENSORS)))) {
             unit++;
             elems = within = 0;
         }
         tensor->unit = unit;
         tensor->within = within++;
-        elems += tensor->count;
+        elems += tensor->most;
     }
     return unit + 1;
 }
@@ -78,7 +80,8 @@ static int by_place(const void *left, const void *right, void *context) {
 static sw_status check_list(const spillway *self) {
     size_t bytes = ENTRY_BYTES;
     for (int64_t t = 0; t < self->tensor_count; t++)
-        bytes += ENTRY_BYTES + 2 * strlen(self->tensor[t].name);
+        bytes += ENTRY_BYTES + 2 * strlen(self->tensor[t].name) +
+                 (self->options.sharded ? (size_t)self->ranks * PART_BYTES : 0);
     return bytes <= SW_JSON_MOST_WRITTEN_BYTES
                ? SW_OK
                : sw_fail(SW_ERR_ARG,
@@ -102,6 +105,7 @@ sw_status sw_library_lay_out(spillway *self, bool found) {
     for (int64_t t = 0; t < sw_library_all_tensors(self); t++) {
         struct tensor *tensor = &self->tensor[t];
         tensor->offset = self->units->unit[tensor->unit].tensor[tensor->within].offset;
+        tensor->listed = found ? tensor->kept : t;
         self->unit_first[tensor->unit + 1]++;
     }
     for (int64_t u = 0; u < count; u++)
@@ -124,20 +128,32 @@ sw_status sw_library_check_places(const spillway *self) {
     return SW_OK;
 }
 
-/* Adds to a tensor's entry how many of its elements each process has. Returns false for lack of memory. */
-static bool list_shards(const spillway *self, json_t *entry, int64_t t) {
-    json_t *counts = self->options.sharded && t < self->tensor_count ? json_array() : NULL;
-    for (int rank = 0; counts != NULL && rank < self->ranks; rank++)
-        (void)json_array_append_new(counts, json_integer(self->shard_count[rank * self->tensor_count + t]));
-    return !self->options.sharded || t == self->tensor_count ||
-           (json_array_size(counts) == (size_t)self->ranks && json_object_set_new(entry, "counts", counts) == 0);
+/* Adds to a tensor's entry which of its elements each process has. Returns false for lack of memory. */
+static bool list_parts(const spillway *self, json_t *entry, int64_t t) {
+    if (!self->options.sharded || t == self->tensor_count)
+        return true;
+    const size_t ranks = (size_t)self->ranks;
+    json_t *counts = json_array(), *firsts = json_array();
+    for (size_t rank = 0; rank < ranks; rank++) {
+        const struct tensor_part *part = &self->part[(int64_t)rank * self->tensor_count + t];
+        (void)json_array_append_new(counts, json_integer(part->count));
+        (void)json_array_append_new(firsts, json_integer(part->first));
+    }
+    const bool whole = json_array_size(counts) == ranks && json_array_size(firsts) == ranks;
+    return json_object_set_new(entry, "counts", counts) == 0 && json_object_set_new(entry, "firsts", firsts) == 0 &&
+           json_object_set_new(entry, "whole", json_integer(self->tensor[t].whole)) == 0 && whole;
 }
 
-/* Returns how many elements this process has of a tensor in the store; -1: the entry does not say. */
-static int64_t kept_count(const spillway *self, const json_t *entry) {
+struct tensor_part sw_library_listed_part(const json_t *entry, int rank) {
     const json_t *counts = json_object_get(entry, "counts");
-    const json_t *count = counts != NULL ? json_array_get(counts, (size_t)self->rank) : json_object_get(entry, "count");
-    return json_is_integer(count) ? json_integer_value(count) : -1;
+    const json_t *count = counts != NULL ? json_array_get(counts, (size_t)rank) : json_object_get(entry, "count");
+    const json_t *first = json_array_get(json_object_get(entry, "firsts"), (size_t)rank);
+    return (struct tensor_part){json_is_integer(count) ? json_integer_value(count) : -1, json_integer_value(first)};
+}
+
+/* Returns the elements of a whole tensor in the store; 0: the entry of a sharded one does not say. */
+static int64_t listed_whole(const json_t *entry, bool sharded) {
+    return json_integer_value(json_object_get(entry, sharded ? "whole" : "count"));
 }
 
 /* Appends the tensors in the order in which they were put into the units, from which the same order of calls makes the
@@ -151,7 +167,7 @@ static bool list_tensors(const spillway *self, json_t *tensors, int64_t *at) {
         const struct tensor *tensor = &self->tensor[at[i]];
         json_t *entry = json_pack("{s:s, s:I, s:I, s:I}", "name", tensor->name, "count", (json_int_t)tensor->count,
                                   "unit", (json_int_t)tensor->unit, "offset", (json_int_t)tensor->offset);
-        if (json_array_append_new(tensors, entry) != 0 || !list_shards(self, entry, at[i]))
+        if (json_array_append_new(tensors, entry) != 0 || !list_parts(self, entry, at[i]))
             return false;
     }
     return true;
@@ -160,12 +176,13 @@ static bool list_tensors(const spillway *self, json_t *tensors, int64_t *at) {
 /* Returns the content of tensors.json; NULL: no memory. */
 static json_t *describe(const spillway *self, const struct store_record *record) {
     int64_t *at = calloc((size_t)sw_library_all_tensors(self), sizeof *at);
-    json_t *tensors = json_array(), *object = NULL;
-    if (at != NULL && tensors != NULL && list_tensors(self, tensors, at))
-        object = json_pack("{s:i, s:s, s:i, s:s, s:i, s:s, s:b, s:b, s:O}", "version", RECORD_VERSION, "id",
-                           record->set.id, "ranks", record->set.ranks, "orphan", record->orphan.id, "orphan_ranks",
-                           record->orphan.ranks, "state", sw_optimizer_format_name(record->state), "started",
-                           record->started, "sharded", self->options.sharded != 0, "tensors", tensors);
+    json_t *tensors = record->listed != NULL ? json_incref(record->listed) : json_array(), *object = NULL;
+    if (at != NULL && tensors != NULL && (record->listed != NULL || list_tensors(self, tensors, at)))
+        object = json_pack("{s:i, s:s, s:i, s:b, s:s, s:i, s:b, s:s, s:b, s:b, s:O}", "version", RECORD_VERSION, "id",
+                           record->set.id, "ranks", record->set.ranks, "other", record->set.other, "orphan",
+                           record->orphan.id, "orphan_ranks", record->orphan.ranks, "orphan_other",
+                           record->orphan.other, "state", sw_optimizer_format_name(record->state), "started",
+                           record->started, "sharded", record->sharded, "tensors", tensors);
     json_decref(tensors);
     free(at);
     return object;
@@ -207,7 +224,7 @@ static sw_status refuse_others(const spillway *self, const bool *known, const ch
         const struct tensor *tensor = &self->tensor[t];
         if (known[t])
             continue;
-        if (missing != NULL && tensor->count == missing_count)
+        if (missing != NULL && (tensor->whole > 0 ? tensor->whole : sw_library_elems(tensor)) == missing_count)
             return sw_fail(SW_ERR_ARG,
                            "%s has a tensor '%s' and none of the name '%s', which has as many elements: register it "
                            "by its old name if it was renamed",
@@ -225,38 +242,74 @@ static sw_status refuse_others(const spillway *self, const bool *known, const ch
     return SW_OK;
 }
 
+/* Tells whether each process has the elements of a tensor that it had in the store. */
+static bool has_same_parts(const spillway *self, const struct store_record *record, const json_t *entry, int64_t t) {
+    if (record->sharded != (self->options.sharded != 0))
+        return false;
+    if (!record->sharded || t == self->tensor_count)
+        return true;
+    bool same = record->set.ranks == self->ranks;
+    for (int rank = 0; same && rank < self->ranks; rank++) {
+        const struct tensor_part was = sw_library_listed_part(entry, rank),
+                                 *is = &self->part[rank * self->tensor_count + t];
+        /* The size is all that is known of parts without a place. */
+        same = was.count == is->count &&
+               (was.first == is->first || listed_whole(entry, true) == 0 || self->tensor[t].whole == 0);
+    }
+    return same;
+}
+
+/* Refuses a tensor that has another size than in the store, or whose parts have changed and have no places. */
+static sw_status check_size(const spillway *self, const struct store_record *record, const json_t *entry, int64_t t) {
+    const struct tensor *tensor = &self->tensor[t];
+    const int64_t was = listed_whole(entry, record->sharded), is = tensor->whole;
+    if (was > 0 && is > 0 && was != is)
+        return sw_fail(SW_ERR_ARG,
+                       "the tensor '%s' has %lld elements, and %lld in %s: a store keeps the sizes that it was made "
+                       "with",
+                       tensor->name, (long long)is, (long long)was, self->folder);
+    if ((was > 0 && is > 0) || has_same_parts(self, record, entry, t))
+        return SW_OK;
+    return sw_fail(
+        SW_ERR_ARG,
+        "'%s' is in other parts than in %s, and %s not say where its parts lie in the tensor: open the store "
+        "with the %d processes and the counts that made it, or begin a new store",
+        tensor->name, self->folder, was > 0 ? "its registration does" : "the store does", record->set.ranks);
+}
+
 /* Takes the order of the store's tensors, and compares them with the registered ones. */
-static sw_status match(spillway *self, const json_t *tensors, const struct name *names, bool *known) {
+static sw_status match(spillway *self, struct store_record *record, const json_t *tensors, const struct name *names,
+                       bool *known) {
     const char *missing = NULL;
     int64_t missing_count = 0, matched = 0;
     size_t i;
     json_t *entry;
     json_array_foreach(tensors, i, entry) {
         const struct name wanted = {json_string_value(json_object_get(entry, "name")), 0};
-        const int64_t count = kept_count(self, entry);
+        const int64_t count = sw_library_listed_part(entry, 0).count;
         const json_t *unit = json_object_get(entry, "unit"), *offset = json_object_get(entry, "offset");
-        if (wanted.name == NULL || count < (self->options.sharded ? 0 : 1) || !json_is_integer(unit) ||
+        if (wanted.name == NULL || count < (record->sharded ? 0 : 1) || !json_is_integer(unit) ||
             !json_is_integer(offset))
             return sw_fail(SW_ERR_CORRUPT, "tensors.json in %s has an entry that lacks a member", self->folder);
         const struct name *found =
             bsearch(&wanted, names, (size_t)sw_library_all_tensors(self), sizeof *names, by_name);
         if (found == NULL) {
-            missing_count = missing == NULL ? count : missing_count;
+            const int64_t whole = listed_whole(entry, record->sharded);
+            missing_count = missing == NULL ? (whole > 0 ? whole : count) : missing_count;
             missing = missing == NULL ? wanted.name : missing;
             continue;
         }
         /* The counts of other tensors have another size, and refuse_others names those. */
-        if (sw_library_elems(&self->tensor[found->number]) != count && found->number < self->tensor_count)
-            return sw_fail(SW_ERR_ARG,
-                           "the tensor '%s' has %lld elements, and %lld in %s: a store keeps the sizes that it was "
-                           "made with",
-                           wanted.name, (long long)sw_library_elems(&self->tensor[found->number]), (long long)count,
-                           self->folder);
+        if (found->number < self->tensor_count)
+            SW_TRY(check_size(self, record, entry, found->number));
         if (known[found->number])
             return sw_fail(SW_ERR_CORRUPT, "tensors.json in %s lists '%s' twice", self->folder, wanted.name);
         known[found->number] = true;
-        self->tensor[found->number].kept_unit = json_integer_value(unit);
-        self->tensor[found->number].kept_offset = json_integer_value(offset);
+        record->converts |= !has_same_parts(self, record, entry, found->number);
+        struct tensor *tensor = &self->tensor[found->number];
+        tensor->kept_unit = json_integer_value(unit);
+        tensor->kept_offset = json_integer_value(offset);
+        tensor->kept = matched;
         self->order[matched++] = found->number;
     }
     SW_TRY(refuse_others(self, known, missing, missing_count));
@@ -265,14 +318,18 @@ static sw_status match(spillway *self, const json_t *tensors, const struct name 
                : sw_fail(SW_ERR_CORRUPT, "tensors.json in %s lacks the counts of steps", self->folder);
 }
 
-static sw_status match_tensors(spillway *self, const json_t *tensors) {
+static sw_status match_tensors(spillway *self, struct store_record *record, json_t *tensors) {
     struct name *names = sorted_names(self);
     bool *known = calloc((size_t)sw_library_all_tensors(self), sizeof *known);
     const sw_status status = names != NULL && known != NULL
-                                 ? match(self, tensors, names, known)
+                                 ? match(self, record, tensors, names, known)
                                  : sw_fail(SW_ERR_NOMEM, "no memory for %lld tensors", (long long)self->tensor_count);
     free(names);
     free(known);
+    if (status == SW_OK && record->converts) {
+        record->listed = json_incref(tensors);
+        sw_library_order_as_added(self);
+    }
     return status;
 }
 
@@ -304,23 +361,12 @@ static sw_status read_members(const spillway *self, const json_t *object, struct
         snprintf(out->orphan.id, sizeof out->orphan.id, "%s", orphan);
         out->orphan.ranks = (int)orphan_ranks;
     }
+    out->set.other = json_is_true(json_object_get(object, "other"));
+    out->orphan.other = json_is_true(json_object_get(object, "orphan_other"));
+    out->sharded = json_is_true(json_object_get(object, "sharded"));
     out->state = (sw_optimizer_format)format;
     out->started = json_is_true(json_object_get(object, "started"));
     return SW_OK;
-}
-
-/* Refuses a store whose processes have the tensors in other parts. */
-static sw_status check_sharding(const spillway *self, const struct store_record *record, bool sharded) {
-    if (sharded != (self->options.sharded != 0))
-        return sw_fail(SW_ERR_ARG, "%s has the state of %s, and it is opened for %s: begin a new store", self->folder,
-                       sharded ? "tensors of which each process has its part" : "whole tensors",
-                       sharded ? "whole tensors" : "tensors of which each process has its part");
-    return !sharded || record->set.ranks == self->ranks
-               ? SW_OK
-               : sw_fail(SW_ERR_ARG,
-                         "%s has the parts that %d processes had of each tensor, and %d open it: open it with as many "
-                         "processes as before, or begin a new store",
-                         self->folder, record->set.ranks, self->ranks);
 }
 
 sw_status sw_library_read_record(spillway *self, struct store_record *out, bool *found) {
@@ -334,9 +380,12 @@ sw_status sw_library_read_record(spillway *self, struct store_record *out, bool 
     SW_TRY(sw_json_read_checked_file(path, SW_JSON_MOST_WRITTEN_BYTES, SW_ERR_CORRUPT, &object));
     sw_status status = read_members(self, object, out);
     if (status == SW_OK && out->started)
-        status = check_sharding(self, out, json_is_true(json_object_get(object, "sharded")));
-    if (status == SW_OK && out->started)
-        status = match_tensors(self, json_object_get(object, "tensors"));
+        status = match_tensors(self, out, json_object_get(object, "tensors"));
     json_decref(object);
     return status;
+}
+
+void sw_library_release_record(struct store_record *record) {
+    json_decref(record->listed);
+    record->listed = NULL;
 }

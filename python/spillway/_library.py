@@ -31,7 +31,7 @@ class Tensor(ctypes.Structure):
     """struct spillway_tensor"""
 
     _fields_ = [("size", c_size_t), ("name", c_char_p), ("type", c_int), ("count", c_int64), ("weights", c_void_p),
-                ("lr_scale", c_double), ("decay", c_int), ("begins_unit", c_int)]
+                ("lr_scale", c_double), ("decay", c_int), ("begins_unit", c_int), ("whole_count", c_int64), ("first", c_int64)]
 
 
 class Rates(ctypes.Structure):

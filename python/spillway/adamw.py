@@ -13,7 +13,7 @@ import torch
 
 from spillway.devices import Trailing, gpu_of, name_stream, on_gpu
 from spillway.overlap import check_overlap, watch
-from spillway.sharding import are_sharded, local_of
+from spillway.sharding import are_sharded, local_of, place_of
 from spillway.state import Replacement, copies_of, masters_of, replacement_of, steps_of
 from spillway.store import MISSING, StepResult, Store, Usage
 
@@ -228,7 +228,9 @@ class AdamW(torch.optim.Optimizer):
         own = local_of(parameter)
         if not own.is_contiguous():
             raise ValueError(f"the parameter '{name}' is not contiguous: call .contiguous() on it before")
-        return store.add(name, own.data_ptr(), own.numel(), _DTYPES[parameter.dtype], cuda=on_gpu(parameter))
+        whole, first = place_of(parameter)
+        return store.add(name, own.data_ptr(), own.numel(), _DTYPES[parameter.dtype], cuda=on_gpu(parameter), whole_count=whole,
+                         first=first)
 
     def _opened(self) -> Store:
         if self._store is None:

@@ -31,6 +31,22 @@ def like(local: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
     return made
 
 
+def place_of(parameter: torch.Tensor) -> tuple[int, int]:
+    """Returns the elements of a whole parameter and the index of the first that this process has, if these are a run of it, as
+    where its rows are shared out; else zeros."""
+    if not is_distributed(parameter):
+        return 0, 0
+    placement, mesh = parameter.placements[0], parameter.device_mesh
+    if mesh.ndim != 1 or not placement.is_shard(0) or parameter.dim() == 0:
+        return 0, 0
+    # Rows are cut as torch.chunk cuts them.
+    rows, ranks, rank = parameter.shape[0], mesh.size(), mesh.get_local_rank()
+    each = -(-rows // ranks)
+    first, end = (min(rows, each * number) for number in (rank, rank + 1))
+    per_row = parameter.numel() // rows if rows else 0
+    return (parameter.numel(), first * per_row) if local_of(parameter).numel() == (end - first) * per_row else (0, 0)
+
+
 def _is_part(name: str, parameter: torch.Tensor) -> bool:
     """Tells whether each process has other elements of a parameter. Refuses what is neither this nor the same in all."""
     if not is_distributed(parameter) or all(placement.is_replicate() for placement in parameter.placements):

@@ -203,13 +203,15 @@ class Store:
         return self._handle
 
     def add(self, name: str, address: int, count: int, dtype: str = "fp32", *, lr_scale: float = 1.0,
-            decay: bool = True, begins_unit: bool = False, cuda: bool = False) -> int:
+            decay: bool = True, begins_unit: bool = False, cuda: bool = False, whole_count: int = 0, first: int = 0) -> int:
         """Registers `count` elements at an address, before `open`, and returns the tensor's index. The caller keeps them in
         place until the store is closed. begins_unit: the tensor begins a unit of a new store, on which the norm's bits
-        depend (spillway.h). cuda: the address leads to memory of the GPU that `use_cuda` has named."""
+        depend (spillway.h). cuda: the address leads to memory of the GPU that `use_cuda` has named. whole_count, first: with
+        `sharded`, the elements of the tensor over all processes and the index of this process's first one, by which other
+        processes may open the store; 0 if they are no run of it."""
         tensor = _library.Tensor(ctypes.sizeof(_library.Tensor), name.encode(),
                                  _named(TYPES, dtype, "an element type") + (CUDA if cuda else 0), count, address, lr_scale, decay,
-                                 begins_unit)
+                                 begins_unit, whole_count, first)
         index = ctypes.c_int64()
         self._call("spillway_add", tensor, index)
         self.counts.append(count)

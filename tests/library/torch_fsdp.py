@@ -22,10 +22,12 @@ class Model(torch.nn.Module if torch else object):
         return hidden + self.other(inputs) if uses_other else hidden
 
 
-def sharded_model():
-    from torch.distributed.fsdp import fully_shard
+def model_of(is_sharded):
     torch.manual_seed(SEED)
     model = Model()
+    if not is_sharded:
+        return model
+    from torch.distributed.fsdp import fully_shard
     fully_shard(model.second)
     return fully_shard(model)
 
@@ -40,8 +42,16 @@ def train(model, optimizer, first, last):
         optimizer.step()
 
 
-def whole(model):
-    return {name: parameter.detach().full_tensor() for name, parameter in model.named_parameters()}
+def whole(tensor):
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor.clone()
+
+
+def values_of(model, optimizer):
+    """The weights, and the state that spillway keeps, of whole parameters."""
+    state = optimizer.state_dict(full=True)["state"]
+    return {"weights": {name: whole(parameter.detach()) for name, parameter in model.named_parameters()},
+            "moments": [whole(state[number][part]) for number in state for part in ("exp_avg", "exp_avg_sq")],
+            "steps": [int(state[number]["step"]) for number in state]}
 
 
 def refuse(group, rank):
@@ -83,49 +93,49 @@ def follow_replicated(folder, group):
     mine.close()
 
 
-def run_process(folder, rank, ranks, steps):
-    """Trains to a step, beside torch.optim.AdamW where it begins."""
+def keep_theirs(kept):
+    """Trains torch.optim.AdamW on the same module."""
+    other = model_of(True)
+    theirs = torch.optim.AdamW(other.parameters(), lr=1e-2)
+    train(other, theirs, 0, STEPS)
+    kept["theirs"] = {name: whole(parameter.detach()) for name, parameter in other.named_parameters()}
+    kept["norm of theirs"] = torch.nn.utils.get_total_norm([parameter.grad for parameter in other.parameters()
+                                                            if parameter.grad is not None]).full_tensor()
+    kept["their steps"] = [int(theirs.state[parameter]["step"]) for parameter in other.parameters()]
+    kept["their moments"] = [whole(theirs.state[parameter][part]) for parameter in other.parameters()
+                             for part in ("exp_avg", "exp_avg_sq")]
+
+
+def run_process(folder, rank, ranks, steps, kind):
+    """Trains to a step, beside torch.optim.AdamW where it begins and ends. kind: "sharded" parameters, or "whole" ones."""
     import torch.distributed as dist
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting{ranks}-{steps}", rank=rank, world_size=ranks)
-    group, model = dist.group.WORLD, sharded_model()
-    options = {"lr": 1e-2, "store": os.path.join(folder, "store"), "host_memory": "6MiB", "threads": 1, "allow_buffered": True,
-               "process_group": group}
-    if ranks != 3:
-        problems = script_test.raised(ValueError, "3 processes had", spillway.AdamW, model.named_parameters(), **options)
-        dist.destroy_process_group()
-        if problems:
-            raise AssertionError(problems)
-        return
-    if steps < STEPS:
+    group, model = None, model_of(False)
+    if ranks > 1 or kind == "sharded":
+        dist.init_process_group("gloo", init_method=f"file://{folder}/meeting{ranks}-{steps}", rank=rank, world_size=ranks)
+        group, model = dist.group.WORLD, model_of(kind == "sharded")
+    if ranks == 3 and steps < STEPS:
         refuse(group, rank)
         follow_replicated(folder, group)
-    optimizer = spillway.AdamW(model.named_parameters(), **options)
+    optimizer = spillway.AdamW(model.named_parameters(), lr=1e-2, store=os.path.join(folder, "store"), host_memory="6MiB", threads=1,
+                               allow_buffered=True, process_group=group)
+    kept = {"from": optimizer.last_step, "opened": values_of(model, optimizer)}
     train(model, optimizer, optimizer.last_step, steps)
-    state = optimizer.state_dict(full=True)["state"]
-    kept = {"weights": whole(model), "norm": optimizer.last_result.grad_norm,
-            "moments": [state[number]["exp_avg_sq"].full_tensor() for number in state],
-            "steps": [int(state[number]["step"]) for number in state]}
-    if steps == STEPS:
-        other = sharded_model()
-        theirs = torch.optim.AdamW(other.parameters(), lr=1e-2)
-        train(other, theirs, 0, STEPS)
-        kept["theirs"] = whole(other)
-        kept["norm of theirs"] = torch.nn.utils.get_total_norm([parameter.grad for parameter in other.parameters()
-                                                                if parameter.grad is not None]).full_tensor()
-        kept["their steps"] = [int(theirs.state[parameter]["step"]) for parameter in other.parameters()]
-        kept["their moments"] = [theirs.state[parameter]["exp_avg_sq"].full_tensor() for parameter in other.parameters()]
+    kept.update(values_of(model, optimizer), norm=optimizer.last_result.grad_norm)
+    if kept["from"] == 0 and steps == STEPS:
+        keep_theirs(kept)
     torch.save(kept, os.path.join(folder, f"kept{rank}"))
     optimizer.close()
-    dist.destroy_process_group()
+    if group is not None:
+        dist.destroy_process_group()
 
 
-def start(folder, rank, ranks, steps):
+def start(folder, rank, ranks, steps, kind):
     """Forks, because importing PyTorch takes longer than the steps."""
     child = os.fork()
     if child == 0:
         try:
-            run_process(folder, rank, ranks, steps)
+            run_process(folder, rank, ranks, steps, kind)
             os._exit(0)
         except BaseException:
             traceback.print_exc()
@@ -133,14 +143,25 @@ def start(folder, rank, ranks, steps):
     return child
 
 
-def run(folder, ranks, steps):
+def run(folder, ranks, steps, kind="sharded"):
     """Returns what process 0 ends with."""
     os.makedirs(folder, exist_ok=True)
-    children = [start(folder, rank, ranks, steps) for rank in range(ranks)]
+    children = [start(folder, rank, ranks, steps, kind) for rank in range(ranks)]
     statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
     if any(statuses):
         raise AssertionError(f"{ranks} processes ended with {statuses}")
-    return torch.load(os.path.join(folder, "kept0")) if ranks == 3 else None
+    return torch.load(os.path.join(folder, "kept0"))
+
+
+def differences(before, after):
+    """The names of what differs between two sets of values."""
+    return [name for name in before["weights"] if not torch.equal(before["weights"][name], after["weights"][name])] + [
+        f"moment {number}" for number, (one, other) in enumerate(zip(before["moments"], after["moments"], strict=True))
+        if not torch.equal(one, other)] + ([] if before["steps"] == after["steps"] else ["the counts of steps"])
+
+
+def farthest(one, other):
+    return max(float((one[name] - other[name]).abs().max()) for name in one)
 
 
 @needs("torch")
@@ -149,7 +170,7 @@ def each_process_has_its_part(folder):
     if not hasattr(found("torch.distributed.fsdp"), "fully_shard"):
         raise script_test.Skip("no fully_shard in this PyTorch")
     wanted = run(os.path.join(folder, "whole"), 3, STEPS)
-    difference = max(float((wanted["weights"][name] - wanted["theirs"][name]).abs().max()) for name in wanted["weights"])
+    difference = farthest(wanted["weights"], wanted["theirs"])
     problems = [] if difference < 2e-6 else [f"weights differ from those of torch.optim.AdamW by {difference}"]
     problems += [] if wanted["steps"] == wanted["their steps"] else [f"the steps are {wanted['steps']}"]
     far = [number for number, (mine, theirs) in enumerate(zip(wanted["moments"], wanted["their moments"], strict=True))
@@ -162,8 +183,26 @@ def each_process_has_its_part(folder):
     again = run(resumed, 3, STEPS)
     problems += [f"{name} has other bits after a stop" for name in wanted["weights"]
                  if not torch.equal(wanted["weights"][name], again["weights"][name])]
-    run(resumed, 2, STEPS)
     return problems
 
 
-script_test.run(each_process_has_its_part)
+@needs("torch")
+def other_processes_go_on(folder):
+    """Other numbers of processes, replicas of whole parameters, and one process open the store with equal state, and follow the
+    steps of one run."""
+    if not hasattr(found("torch.distributed.fsdp"), "fully_shard"):
+        raise script_test.Skip("no fully_shard in this PyTorch")
+    wanted = run(os.path.join(folder, "alone"), 1, 18, "whole")
+    changed, before, problems = os.path.join(folder, "changed"), None, []
+    for ranks, steps, kind in ((3, 4, "sharded"), (2, 7, "sharded"), (1, 9, "whole"), (5, 12, "sharded"), (2, 15, "whole"),
+                               (2, 18, "sharded")):
+        after = run(changed, ranks, steps, kind)
+        if before is not None:
+            problems += [f"{ranks} processes with {kind} parameters find another {name}" for name in differences(before, after["opened"])]
+        before = after
+    difference = farthest(wanted["weights"], before["weights"])
+    problems += [] if difference < 2e-6 else [f"weights differ from those of one process by {difference}"]
+    return problems + ([] if wanted["steps"] == before["steps"] else [f"the steps are {before['steps']}"])
+
+
+script_test.run(each_process_has_its_part, other_processes_go_on)
