@@ -5,8 +5,9 @@
  * bytes at once, but its order of additions, and so the bits, would differ from slice to slice and from library to
  * library. Rounds bound the staging memory, whatever the size of a vector.
  *
- * Ranks begin collectives in one order, so no tags have to be agreed on, and a request that is ahead waits. Progress is
- * made by whoever waits; a progress thread would take a core from the update. */
+ * The ranks of a scope begin its collectives in one order, so that counting them gives tags on which all agree, and a
+ * request that is ahead waits. Progress is made by whoever waits; a progress thread would take a core from the update.
+ */
 #include "core/ranks/comm.h"
 
 #include "core/clock.h"
@@ -29,6 +30,12 @@ static void join(const struct sw_comm *comm, struct sw_comm_members *members, in
 
 static void empty(struct sw_comm_members *members) {
     *members = (struct sw_comm_members){.rank_of = members->rank_of};
+}
+
+/* Counts the requests of all scopes anew whose ranks may have changed: their ranks may have begun unequally many. */
+static void count_anew(struct sw_comm *comm) {
+    for (int scope = SW_SCOPE_ALL + 1; scope < SW_SCOPES; scope++)
+        comm->begun_in[scope] = 0;
 }
 
 /* Returns a rank's number within its node. */
@@ -74,6 +81,7 @@ static void find_across(struct sw_comm *comm) {
 
 void sw_comm_set_node_ranks(struct sw_comm *comm, int node_ranks) {
     assert(comm->given == comm->begun && node_ranks >= 0);
+    count_anew(comm);
     for (int rank = 0; rank < comm->identity.ranks; rank++)
         comm->node_of[rank] = node_ranks > 0 ? rank / node_ranks : comm->machine_of[rank];
     find_node(comm);
@@ -87,17 +95,19 @@ void sw_comm_set_part_ranks(struct sw_comm *comm, int part_ranks) {
     struct sw_comm_members *part = &comm->scope[SW_SCOPE_PART];
     const int size = part_ranks > 0 ? part_ranks : node->ranks, first = node->rank / size * size;
     assert(comm->given == comm->begun && part_ranks >= 0);
+    count_anew(comm);
     empty(part);
     for (int number = first; number < first + size && number < node->ranks; number++)
         join(comm, part, node->rank_of[number]);
 }
 
-/* Finds the ranks of this rank's group of so many neighbours, and those with its number in their groups. */
+/* Finds the ranks of this rank's group of so many neighbours, and those with its number in the groups of its stage. */
 static void find_group(struct sw_comm *comm, int group_ranks, sw_comm_scope near, sw_comm_scope far) {
     const struct sw_comm_identity *self = &comm->identity;
+    const int stage_ranks = self->ranks / comm->stages, first = self->rank / stage_ranks * stage_ranks;
     empty(&comm->scope[near]);
     empty(&comm->scope[far]);
-    for (int rank = 0; rank < self->ranks; rank++) {
+    for (int rank = first; rank < first + stage_ranks; rank++) {
         if (rank / group_ranks == self->rank / group_ranks)
             join(comm, &comm->scope[near], rank);
         if (rank % group_ranks == self->rank % group_ranks)
@@ -105,16 +115,44 @@ static void find_group(struct sw_comm *comm, int group_ranks, sw_comm_scope near
     }
 }
 
-void sw_comm_set_groups(struct sw_comm *comm, int tensor_ranks, int expert_ranks) {
+static void find_groups(struct sw_comm *comm) {
+    const int tensor_ranks = comm->tensor_ranks, expert_ranks = comm->expert_ranks;
     const int group_ranks = tensor_ranks * expert_ranks, own = comm->identity.rank;
-    assert(comm->given == comm->begun && tensor_ranks > 0 && expert_ranks > 0);
-    assert(comm->identity.ranks % group_ranks == 0);
+    assert(comm->given == comm->begun && tensor_ranks > 0 && expert_ranks > 0 && comm->stages > 0);
+    assert(comm->identity.ranks % (group_ranks * comm->stages) == 0);
+    count_anew(comm);
     find_group(comm, tensor_ranks, SW_SCOPE_TENSOR, SW_SCOPE_DATA);
     find_group(comm, group_ranks, SW_SCOPE_EXPERTS, SW_SCOPE_REPLICAS);
     empty(&comm->scope[SW_SCOPE_SENDERS]);
     for (int number = 0; number < expert_ranks; number++)
         join(comm, &comm->scope[SW_SCOPE_SENDERS],
              own / group_ranks * group_ranks + number * tensor_ranks + own % tensor_ranks);
+}
+
+void sw_comm_set_groups(struct sw_comm *comm, int tensor_ranks, int expert_ranks) {
+    comm->tensor_ranks = tensor_ranks;
+    comm->expert_ranks = expert_ranks;
+    find_groups(comm);
+}
+
+void sw_comm_set_stages(struct sw_comm *comm, int stages) {
+    const int own = comm->identity.rank, stage_ranks = comm->identity.ranks / stages, stage = own / stage_ranks;
+    const int number = own % stage_ranks, last = stages - 1;
+    comm->stages = stages;
+    find_groups(comm);
+    for (int scope = SW_SCOPE_ENDS; scope <= SW_SCOPE_PREVIOUS; scope++)
+        empty(&comm->scope[scope]);
+    if (stage == last && last > 0)
+        join(comm, &comm->scope[SW_SCOPE_ENDS], number);
+    join(comm, &comm->scope[SW_SCOPE_ENDS], own);
+    if (stage == 0 && last > 0)
+        join(comm, &comm->scope[SW_SCOPE_ENDS], last * stage_ranks + number);
+    join(comm, &comm->scope[SW_SCOPE_NEXT], own);
+    if (stage < last)
+        join(comm, &comm->scope[SW_SCOPE_NEXT], own + stage_ranks);
+    if (stage > 0)
+        join(comm, &comm->scope[SW_SCOPE_PREVIOUS], own - stage_ranks);
+    join(comm, &comm->scope[SW_SCOPE_PREVIOUS], own);
 }
 
 /* Returns how many members each node has, if these are neighbours, more than one, and equally many on each of several
@@ -181,6 +219,9 @@ void sw_comm_name_scope(const struct sw_comm *comm, sw_comm_scope scope, char ou
         if (comm->scope[scope].ranks < comm->identity.ranks)
             name_group("data", &comm->scope[scope], out);
         break;
+    case SW_SCOPE_ENDS: name_group("table", &comm->scope[scope], out); break;
+    case SW_SCOPE_NEXT:
+    case SW_SCOPE_PREVIOUS: name_group("pipeline", &comm->scope[scope], out); break;
     case SW_SCOPE_ALL:
     case SW_SCOPES: break;
     }
@@ -254,7 +295,6 @@ static sw_status comm_new_request(struct sw_comm *comm, const char *what, int64_
         .transport_state = on_host ? comm->host_state : comm->bulk_state,
         .what = what,
         .index = index,
-        .sequence = comm->begun,
         .bounds = request->bounds,
     };
     *out = request;
@@ -383,6 +423,12 @@ static void tell_entered(const struct sw_comm_request *request) {
 static void comm_plan_phase(const struct sw_comm *comm, const struct sw_comm_transport *transport,
                             struct sw_comm_phase *phase);
 
+/* Returns the tag of the next request of a scope. The two ranks of a link between stages count its passes alike: to one
+ * of them the other is next, to the other it is previous. */
+static int64_t tag_of(struct sw_comm *comm, sw_comm_scope scope) {
+    return comm->begun_in[scope]++ * SW_SCOPES + (scope == SW_SCOPE_PREVIOUS ? SW_SCOPE_NEXT : scope);
+}
+
 /* Starts a request whose phases are filled in. */
 static sw_status comm_begin_request(struct sw_comm_request *request) {
     struct sw_comm *comm = request->comm;
@@ -393,6 +439,7 @@ static sw_status comm_begin_request(struct sw_comm_request *request) {
     }
     request->open = true;
     request->moved_ns = sw_now_ns();
+    request->sequence = tag_of(comm, request->scope);
     comm->begun++;
     if (!on_stream(request))
         tell_entered(request);
@@ -808,6 +855,24 @@ sw_status sw_comm_exchange(struct sw_comm *comm, const struct sw_comm_exchange *
         .unit_bytes = 1,
         .to = exchange->to,
     };
+    request->phase_count = 1;
+    *out = request;
+    return comm_begin_request(request);
+}
+
+/* The two ranks of a link share out the bytes so that the one that receives has them all. */
+sw_status sw_comm_pass(struct sw_comm *comm, const struct sw_comm_pass *pass, struct sw_comm_request **out) {
+    struct sw_comm_request *request;
+    const bool next = pass->scope == SW_SCOPE_NEXT;
+    assert((next || pass->scope == SW_SCOPE_PREVIOUS) && comm->scope[pass->scope].ranks == 2);
+    SW_TRY(comm_new_request(comm, pass->what, pass->index, false, &request));
+    request->scope = pass->scope;
+    const int receiver = next == pass->sends ? 1 : 0;
+    request->bounds[0] = 0;
+    request->bounds[1] = receiver == 0 ? pass->bytes : 0;
+    request->bounds[2] = pass->bytes;
+    request->phases[0] = (struct sw_comm_phase){
+        .kind = SW_PHASE_SCATTER, .data = pass->data, .bounds = request->bounds, .unit_bytes = 1, .root = 1 - receiver};
     request->phase_count = 1;
     *out = request;
     return comm_begin_request(request);

@@ -2,9 +2,9 @@
  *
  * A single process needs no launcher. Under mpirun or srun the ranks find each other by MPI, which then also moves
  * their bytes; with sw_comm_use_nccl, NCCL moves those in device memory. Ranks may also be threads of one process
- * (sw_comm_run_threads), which need neither. All ranks begin collectives in the same order, and they are performed in
- * that order; a request is waited for, or left to a GPU. Unless stated otherwise, all calls on a comm belong to one
- * thread at a time, that of the `comm` lane once it exists. Nothing is allocated after sw_comm_open: sums pass through
+ * (sw_comm_run_threads), which need neither. The ranks of a scope begin its collectives in the same order, and a rank
+ * performs its own in the order in which it begins them; a request is waited for, or left to a GPU. Unless stated
+ * otherwise, all calls on a comm belong to one thread at a time, that of the `comm` lane once it exists. Nothing is allocated after sw_comm_open: sums pass through
  * staging memory of constant size.
  *
  * Unless sw_comm_use_library_reduction is on, sums are deterministic: slices are exchanged all-to-all, added in fp32 in
@@ -101,9 +101,13 @@ void sw_comm_set_part_ranks(struct sw_comm *comm, int part_ranks);
  * neighbouring tensor groups. The product of both must divide the number of ranks; sw_comm_open sets both to 1. All
  * ranks make the same call, on an idle comm. */
 void sw_comm_set_groups(struct sw_comm *comm, int tensor_ranks, int expert_ranks);
+/* Cuts the job into pipeline stages of as many consecutive ranks each; `stages` must divide the number of ranks, and the
+ * groups of sw_comm_set_groups must divide a stage. sw_comm_open sets 1. Groups, and the ranks that have one number in
+ * their groups, are then those of one stage. All ranks make the same call, on an idle comm. */
+void sw_comm_set_stages(struct sw_comm *comm, int stages);
 
-/* The ranks that take part in a collective. All ranks of the job begin it together, each with the other ranks of its
- * own scope. Arrays with one entry per rank have one per rank of the scope, in rank order. */
+/* The ranks that take part in a collective. The ranks of one scope begin the same collectives of that scope in the same
+ * order. Arrays with one entry per rank have one per rank of the scope, in rank order. */
 typedef enum {
     SW_SCOPE_ALL,      /* all ranks */
     SW_SCOPE_NODE,     /* the ranks of this rank's node */
@@ -116,6 +120,9 @@ typedef enum {
     SW_SCOPE_SENDERS,  /* those ranks of its expert group that are in SW_SCOPE_DATA */
     SW_SCOPE_REPLICAS, /* one rank of each expert group: those with this rank's number in its group; without groups all
                           ranks */
+    SW_SCOPE_ENDS,     /* this rank's number in the first and in the last stage; in other stages only this rank */
+    SW_SCOPE_NEXT,     /* this rank and the one with its number in the next stage; in the last stage only this rank */
+    SW_SCOPE_PREVIOUS, /* the one with its number in the stage before, and this rank; in the first only this rank */
     SW_SCOPES
 } sw_comm_scope;
 /* Return the number of ranks in a scope of this rank, and this rank's number among them. */
@@ -211,6 +218,18 @@ struct sw_comm_exchange {
     sw_comm_scope scope;         /* "every rank" means every rank of the scope */
 };
 sw_status sw_comm_exchange(struct sw_comm *comm, const struct sw_comm_exchange *exchange, struct sw_comm_request **out);
+
+/* Passes bytes between this rank and the one with its number in a neighbouring stage. The two call it in the same order
+ * among their passes, one of them to send and the other to receive. */
+struct sw_comm_pass {
+    const char *what;
+    int64_t index;
+    void *data; /* what is sent, or where it is received */
+    int64_t bytes;
+    sw_comm_scope scope; /* SW_SCOPE_NEXT or SW_SCOPE_PREVIOUS */
+    bool sends;
+};
+sw_status sw_comm_pass(struct sw_comm *comm, const struct sw_comm_pass *pass, struct sw_comm_request **out);
 
 /* Copies the root's bytes to all ranks. */
 struct sw_comm_broadcast {

@@ -260,7 +260,8 @@ static sw_status find_machines(struct sw_comm *comm) {
     if (status == SW_OK) {
         identity->node = comm->machine_of[identity->rank];
         sw_comm_set_node_ranks(comm, 0);
-        sw_comm_set_groups(comm, 1, 1);
+        comm->tensor_ranks = comm->expert_ranks = 1;
+        sw_comm_set_stages(comm, 1);
     }
     free(all);
     return status;

@@ -11,9 +11,10 @@
 
 enum { MOST_RANKS = 16, SHARE = 1000 };
 
-/* How many ranks a node, a part of a node and a tensor group have, and how many tensor groups an expert group. */
+/* How many ranks a node, a part of a node and a tensor group have, how many tensor groups an expert group, and how many
+ * stages the job. */
 struct cuts {
-    int node_ranks, part_ranks, tensor_ranks, expert_ranks;
+    int node_ranks, part_ranks, tensor_ranks, expert_ranks, stages;
 };
 
 /* The ranks of a scope, by what the ranks' numbers say. */
@@ -24,8 +25,12 @@ struct expected {
 static struct expected expect(const struct sw_comm *comm, sw_comm_scope scope, const struct cuts *cuts) {
     const struct sw_comm_identity *self = sw_comm_identity(comm);
     const int node_ranks = cuts->node_ranks, part_ranks = cuts->part_ranks, tensor_ranks = cuts->tensor_ranks;
+    const int stage_ranks = self->ranks / cuts->stages, stage = self->rank / stage_ranks, last = cuts->stages - 1;
     struct expected out = {0};
     for (int rank = 0; rank < self->ranks; rank++) {
+        const int at = rank / stage_ranks;
+        const bool own = at == stage, alike = rank % stage_ranks == self->rank % stage_ranks;
+        const bool ends = (stage == 0 || stage == last) && (at == 0 || at == last);
         const bool node = rank / node_ranks == self->rank / node_ranks;
         const bool across = rank % node_ranks == self->rank % node_ranks;
         const bool part = node && rank % node_ranks / part_ranks == self->rank % node_ranks / part_ranks;
@@ -34,7 +39,18 @@ static struct expected expect(const struct sw_comm *comm, sw_comm_scope scope, c
         const int group_ranks = tensor_ranks * cuts->expert_ranks;
         const bool experts = rank / group_ranks == self->rank / group_ranks;
         const bool replica = rank % group_ranks == self->rank % group_ranks;
-        const bool in[SW_SCOPES] = {true, node, across, part, tensor, data, experts, experts && data, replica};
+        const bool in[SW_SCOPES] = {true,
+                                    node,
+                                    across,
+                                    part,
+                                    tensor,
+                                    own && data,
+                                    experts,
+                                    experts && data,
+                                    own && replica,
+                                    alike && (own || ends),
+                                    alike && (own || at == stage + 1),
+                                    alike && (own || at == stage - 1)};
         if (!in[scope])
             continue;
         out.rank = rank == self->rank ? out.ranks : out.rank;
@@ -183,9 +199,56 @@ static void check_all(struct sw_comm *comm, const struct cuts *cuts) {
         check_gather(comm, (sw_comm_scope)scope, &in);
         check_reduce(comm, (sw_comm_scope)scope, &in);
         check_counts(comm, (sw_comm_scope)scope, &in, cuts);
-        if (scope == SW_SCOPE_ALL && cuts->tensor_ranks * cuts->expert_ranks == 1)
+        if (scope == SW_SCOPE_ALL && cuts->tensor_ranks * cuts->expert_ranks * cuts->stages == 1)
             check_large_gather(comm, &in);
     }
+}
+
+/* Passes bytes from the first stage to the last and back again, each stage adding its number: as many as move in
+ * several parts, and none. */
+static void check_passes(struct sw_comm *comm, int stages) {
+    enum { ELEMS = 300007 };
+    const struct sw_comm_identity *self = sw_comm_identity(comm);
+    const int stage = self->rank / (self->ranks / stages), number = self->rank % (self->ranks / stages);
+    int32_t *data = calloc(ELEMS, sizeof *data);
+    RANKS_REQUIRE(data != NULL, "memory");
+    for (int way = 0; way < 2; way++) {
+        const sw_comm_scope from = way == 0 ? SW_SCOPE_PREVIOUS : SW_SCOPE_NEXT;
+        const sw_comm_scope to = way == 0 ? SW_SCOPE_NEXT : SW_SCOPE_PREVIOUS;
+        for (int64_t bytes = ELEMS * (int64_t)sizeof *data; bytes >= 0; bytes -= ELEMS * (int64_t)sizeof *data) {
+            struct sw_comm_request *request;
+            const struct sw_comm_pass get = {.what = "get", .data = data, .bytes = bytes, .scope = from};
+            const struct sw_comm_pass give = {.what = "give", .data = data, .bytes = bytes, .scope = to, .sends = true};
+            if (sw_comm_scope_ranks(comm, from) > 1)
+                RANKS_REQUIRE(sw_comm_pass(comm, &get, &request) == SW_OK && sw_comm_wait(request) == SW_OK, "get");
+            else if (bytes > 0)
+                for (int32_t i = 0; i < ELEMS; i++)
+                    data[i] = way == 0 ? i + number : data[i];
+            for (int32_t i = 0; bytes > 0 && way == 0 && i < ELEMS; i++)
+                data[i] += stage;
+            if (sw_comm_scope_ranks(comm, to) > 1)
+                RANKS_REQUIRE(sw_comm_pass(comm, &give, &request) == SW_OK && sw_comm_wait(request) == SW_OK, "give");
+        }
+    }
+    for (int32_t i = 0; i < ELEMS; i++)
+        RANKS_REQUIRE(data[i] == i + number + stages * (stages - 1) / 2, "element %d after %d stages", i, stages);
+    free(data);
+}
+
+/* Checks the scopes of stages with and without tensor groups in them, and what neighbouring stages pass. */
+static void check_stages(struct sw_comm *comm, int node_ranks, int part_ranks) {
+    const struct sw_comm_identity *self = sw_comm_identity(comm);
+    for (int stages = 2; stages <= self->ranks; stages++)
+        for (int tensor_ranks = 1; self->ranks % stages == 0 && tensor_ranks <= self->ranks / stages; tensor_ranks++) {
+            const struct cuts cuts = {node_ranks, part_ranks, tensor_ranks, 1, stages};
+            if (self->ranks / stages % tensor_ranks != 0)
+                continue;
+            sw_comm_set_groups(comm, tensor_ranks, 1);
+            sw_comm_set_stages(comm, stages);
+            check_all(comm, &cuts);
+            check_passes(comm, stages);
+            sw_comm_set_stages(comm, 1);
+        }
 }
 
 void ranks_check_scopes(struct sw_comm *comm, int node_ranks, int part_ranks) {
@@ -208,13 +271,15 @@ void ranks_check_scopes(struct sw_comm *comm, int node_ranks, int part_ranks) {
     /* The groups of the job are as they are whatever nodes do, and at first each rank is one. */
     for (int tensor_ranks = 1; tensor_ranks <= self->ranks; tensor_ranks++)
         for (int expert_ranks = 1; tensor_ranks * expert_ranks <= self->ranks; expert_ranks++) {
-            const struct cuts cuts = {node_ranks, part_ranks, tensor_ranks, expert_ranks};
+            const struct cuts cuts = {node_ranks, part_ranks, tensor_ranks, expert_ranks, 1};
             if (self->ranks % (tensor_ranks * expert_ranks) != 0)
                 continue;
             if (tensor_ranks * expert_ranks > 1)
                 sw_comm_set_groups(comm, tensor_ranks, expert_ranks);
             check_all(comm, &cuts);
         }
+    check_stages(comm, node_ranks, part_ranks);
+    sw_comm_set_groups(comm, self->ranks, 1);
     sw_comm_set_node_ranks(comm, 0);
     RANKS_REQUIRE(at->nodes == self->nodes && sw_comm_scope_ranks(comm, SW_SCOPE_PART) == self->local_ranks,
                   "machines are nodes again");
