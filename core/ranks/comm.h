@@ -4,8 +4,8 @@
  * their bytes; with sw_comm_use_nccl, NCCL moves those in device memory. Ranks may also be threads of one process
  * (sw_comm_run_threads), which need neither. The ranks of a scope begin its collectives in the same order, and a rank
  * performs its own in the order in which it begins them; a request is waited for, or left to a GPU. Unless stated
- * otherwise, all calls on a comm belong to one thread at a time, that of the `comm` lane once it exists. Nothing is allocated after sw_comm_open: sums pass through
- * staging memory of constant size.
+ * otherwise, all calls on a comm belong to one thread at a time, that of the `comm` lane once it exists. Nothing is
+ * allocated after sw_comm_open: sums pass through staging memory of constant size.
  *
  * Unless sw_comm_use_library_reduction is on, sums are deterministic: slices are exchanged all-to-all, added in fp32 in
  * rank order, and rounded once. The bits do not depend on timing, staging or transport.
@@ -101,9 +101,9 @@ void sw_comm_set_part_ranks(struct sw_comm *comm, int part_ranks);
  * neighbouring tensor groups. The product of both must divide the number of ranks; sw_comm_open sets both to 1. All
  * ranks make the same call, on an idle comm. */
 void sw_comm_set_groups(struct sw_comm *comm, int tensor_ranks, int expert_ranks);
-/* Cuts the job into pipeline stages of as many consecutive ranks each; `stages` must divide the number of ranks, and the
- * groups of sw_comm_set_groups must divide a stage. sw_comm_open sets 1. Groups, and the ranks that have one number in
- * their groups, are then those of one stage. All ranks make the same call, on an idle comm. */
+/* Cuts the job into pipeline stages of as many consecutive ranks each; `stages` must divide the number of ranks, and
+ * the groups of sw_comm_set_groups must divide a stage. sw_comm_open sets 1. Groups, and the ranks that have one number
+ * in their groups, are then those of one stage. All ranks make the same call, on an idle comm. */
 void sw_comm_set_stages(struct sw_comm *comm, int stages);
 
 /* The ranks that take part in a collective. The ranks of one scope begin the same collectives of that scope in the same

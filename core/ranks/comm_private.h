@@ -112,8 +112,8 @@ struct sw_comm_request {
     int phase_count, phase;
     int64_t posted, finished; /* rounds of the phase that were posted, and that are finished */
     int64_t moved_ns;         /* when the request began or its last round was done, by sw_now_ns */
-    int64_t sequence; /* a tag that its ranks have in common (tag_of) */
-    int64_t *bounds;  /* ranks + 1 entries, for requests whose bounds the comm computes */
+    int64_t sequence;         /* a tag that its ranks have in common (tag_of) */
+    int64_t *bounds;          /* ranks + 1 entries, for requests whose bounds the comm computes */
     bool open, given;
 };
 
@@ -125,7 +125,7 @@ struct sw_comm {
     struct sw_comm_request requests[SW_COMM_REQUESTS];
     /* Requests so far; a request's slot is its number modulo SW_COMM_REQUESTS. given: fully posted. */
     int64_t begun, given;
-    int64_t begun_in[SW_SCOPES]; /* requests of each scope so far, since its ranks were last set */
+    int64_t begun_in[SW_SCOPES];            /* requests of each scope so far, since its ranks were last set */
     int tensor_ranks, expert_ranks, stages; /* as set by sw_comm_set_groups and sw_comm_set_stages */
     struct sw_comm_round rounds[SW_COMM_GROUPS];
     struct sw_comm_message *messages;

@@ -51,6 +51,7 @@ static sw_status prepare_ranks(struct sw_engine *engine) {
     assert(engine->spec.comm != NULL && sw_comm_identity(engine->spec.comm)->ranks == ranks &&
            sw_comm_identity(engine->spec.comm)->rank == sw_plan_job_rank(plan));
     sw_comm_set_groups(engine->spec.comm, sw_plan_tensor_ranks(plan), sw_plan_expert_ranks(plan));
+    sw_comm_set_stages(engine->spec.comm, sw_plan_stages(plan));
     sw_comm_set_part_ranks(engine->spec.comm, plan->spec.secondary_ranks);
     assert(plan->spec.secondary_ranks < 2 ||
            (sw_comm_scope_ranks(engine->spec.comm, SW_SCOPE_PART) == plan->spec.secondary_ranks &&

@@ -38,9 +38,14 @@ static bool recalls_rows(const struct sw_engine *engine, const struct sw_op *op)
     return op->kind == SW_OP_BACKWARD_NORM && sw_plan_recalls_rows(engine->plan, op->unit);
 }
 
-/* Returns the ranks, or tensor groups, that have micro-batches of their own. */
+/* Returns the ranks, or tensor groups, that have micro-batches of their own, which are those of each stage; and this
+ * one's number. */
 static int64_t data_ranks_of(const struct sw_plan *plan) {
-    return sw_plan_job_ranks(plan) / sw_plan_tensor_ranks(plan);
+    return sw_plan_stage_ranks(plan) / sw_plan_tensor_ranks(plan);
+}
+
+static int64_t data_rank_of(const struct sw_plan *plan) {
+    return sw_plan_job_rank(plan) % sw_plan_stage_ranks(plan) / sw_plan_tensor_ranks(plan);
 }
 
 /* Returns the `draw` of an op's call. Ranks have consecutive micro-batches of a step, so that its number is the same
@@ -48,7 +53,7 @@ static int64_t data_ranks_of(const struct sw_plan *plan) {
 static uint64_t draw_of(const struct sw_engine *engine, const struct step_context *context, int64_t micro) {
     const struct sw_plan_spec *spec = &engine->plan->spec;
     const int64_t ranks = data_ranks_of(engine->plan);
-    const int64_t rank = sw_plan_job_rank(engine->plan) / sw_plan_tensor_ranks(engine->plan);
+    const int64_t rank = data_rank_of(engine->plan);
     if (context->input.kind != SW_STEP_TRAIN)
         return 0;
     return (uint64_t)(((context->input.step - 1) * ranks + rank) * spec->micro_batches + micro + 1);
@@ -214,7 +219,7 @@ static sw_status run_compute_norm(const struct op_run *run) {
     double total = 0.0;
     while ((sums_of_unit = sw_engine_next_operand(engine, run->op, SW_ROLE_SQUARE_SUMS, sums_of_unit)) != NULL) {
         const double *sums = sw_engine_address(engine, sums_of_unit);
-        for (int64_t g = 0; g < sw_plan_trained(engine->plan, sums_of_unit->first_index).grains; g++)
+        for (int64_t g = 0; g < sw_plan_trained_anywhere(engine->plan, sums_of_unit->first_index).grains; g++)
             total += sums[g];
     }
     if (engine->spec.ops.join_squares != NULL)
@@ -621,35 +626,42 @@ static sw_status run_all_gather(const struct op_run *run) {
     return end_collective(run->lane, request);
 }
 
-/* Copies the square sums of this rank's shards to its summary. */
+/* Copies the square sums of this rank's shards of the units that its stage computes to its summary. */
 static void note_sums(struct sw_engine *engine, const struct sw_op *op, double *record) {
+    const struct sw_plan *plan = engine->plan;
     const struct sw_access *of_unit = NULL;
     while ((of_unit = sw_engine_next_operand(engine, op, SW_ROLE_SQUARE_SUMS, of_unit)) != NULL) {
-        const int rank = sw_plan_unit_rank(engine->plan, of_unit->first_index);
-        const struct sw_span at = sw_plan_shard_of(engine->plan, of_unit->first_index, rank);
+        if (!sw_plan_computes(plan, of_unit->first_index))
+            continue;
+        const struct sw_span at =
+            sw_plan_shard_of(plan, of_unit->first_index, sw_plan_unit_rank(plan, of_unit->first_index));
         const double *sums = (const double *)sw_engine_address(engine, of_unit) + at.first_grain -
-                             sw_plan_trained(engine->plan, of_unit->first_index).first_grain;
+                             sw_plan_trained(plan, of_unit->first_index).first_grain;
         memcpy(record, sums, (size_t)at.grains * sizeof *sums);
         record += at.grains;
     }
 }
 
-/* Takes the square sums of a rank's shards from its summary. The ranks of a group, of which each has its part of a
- * unit, come one after the other: the first sets the sum of a grain and the others add theirs, but for grains that are
- * the same on all of them. */
+/* Takes the square sums of a rank's shards, of the units that its stage computes, from its summary. The ranks of a
+ * group, of which each has its part of a unit, come one after the other: the first sets the sum of a grain and the
+ * others add theirs, but for grains that are the same on all of them. */
 static void take_sums(struct sw_engine *engine, const struct sw_op *op, int job_rank, const double *record) {
+    const struct sw_plan *plan = engine->plan;
+    const int stage = job_rank / sw_plan_stage_ranks(plan), rank = job_rank % sw_plan_stage_ranks(plan);
     const struct sw_access *of_unit = NULL;
     while ((of_unit = sw_engine_next_operand(engine, op, SW_ROLE_SQUARE_SUMS, of_unit)) != NULL) {
-        const struct sw_unit *unit = &engine->plan->spec.units->unit[of_unit->first_index];
-        const int parts = sw_plan_job_ranks(engine->plan) / sw_plan_unit_ranks(engine->plan, of_unit->first_index);
-        const bool adds = job_rank % parts > 0;
-        const struct sw_span at = sw_plan_shard_of(engine->plan, of_unit->first_index, job_rank / parts);
-        double *sums = (double *)sw_engine_address(engine, of_unit) + at.first_grain -
-                       sw_plan_trained(engine->plan, of_unit->first_index).first_grain;
+        const struct sw_unit *unit = &plan->spec.units->unit[of_unit->first_index];
+        if (sw_plan_stage_of(plan, of_unit->first_index) != stage)
+            continue;
+        const int sharers = sw_plan_unit_ranks(plan, of_unit->first_index), parts = sw_plan_stage_ranks(plan) / sharers;
+        const bool adds = rank % parts > 0;
+        const struct sw_span all = sw_plan_trained_anywhere(plan, of_unit->first_index);
+        const struct sw_span at = sw_shard(all.grains, sharers, rank / parts);
+        double *sums = (double *)sw_engine_address(engine, of_unit) + at.first_grain;
         for (int64_t g = 0; g < at.grains; g++)
             if (!adds)
                 sums[g] = record[g];
-            else if (!sw_unit_grain_copies(unit, at.first_grain + g))
+            else if (!sw_unit_grain_copies(unit, all.first_grain + at.first_grain + g))
                 sums[g] += record[g];
         record += at.grains;
     }
@@ -680,7 +692,7 @@ static sw_status run_exchange_summary(const struct op_run *run) {
     memset(context->shared_tally, 0, (size_t)(others - tally) * sizeof *mine);
     for (int rank = 0; rank < sw_plan_job_ranks(plan); rank++) {
         const double *record = records + rank * doubles;
-        /* The ranks of a tensor group have the same losses. */
+        /* The ranks of a tensor group have the same losses, and those of all stages but the last have none. */
         const bool counts = rank % sw_plan_tensor_ranks(plan) == 0;
         context->shared_sums[SW_PAIR_LOSS] += counts ? record[SW_SUMMARY_LOSS] : 0.0;
         for (int64_t i = tally; counts && i < others; i++)
@@ -730,6 +742,7 @@ static sw_comm_scope scope_of(const struct sw_engine *engine, const struct sw_op
     switch (sw_plan_among(engine->plan, op)) {
     case SW_AMONG_EXPERTS: return SW_SCOPE_EXPERTS;
     case SW_AMONG_SENDERS: return SW_SCOPE_SENDERS;
+    case SW_AMONG_LINK: return SW_SCOPE_ENDS;
     default: return SW_SCOPE_TENSOR;
     }
 }
@@ -739,7 +752,7 @@ static sw_status reduce_in_group(const struct op_run *run, void *data, const int
     const struct sw_engine *engine = run->engine;
     const struct sw_op *op = run->op;
     void *apart = rows_apart(engine, op);
-    const int number = sw_plan_member(engine->plan, sw_plan_among(engine->plan, op));
+    const int number = sw_comm_scope_rank(engine->spec.comm, scope_of(engine, op));
     const struct sw_comm_reduce reduce = {
         .what = sw_op_name(op->kind),
         .index = op->unit,
@@ -806,6 +819,39 @@ static sw_status run_gather_tensor(const struct op_run *run) {
     return gather_in_group(run, piece, engine->bounds);
 }
 
+/* Returns the scope of what an op passes: outputs go to the next stage, gradients come from there. */
+static sw_comm_scope link_of(const struct sw_op *op) {
+    return (op->kind == SW_OP_SEND) == (op->content == SW_CONTENT_BLOCK_OUTPUT) ? SW_SCOPE_NEXT : SW_SCOPE_PREVIOUS;
+}
+
+static sw_status run_pass(const struct op_run *run) {
+    const struct sw_engine *engine = run->engine;
+    const struct sw_op *op = run->op;
+    const bool sends = op->kind == SW_OP_SEND;
+    const struct sw_comm_pass pass = {.what = sw_op_name(op->kind),
+                                      .index = op->unit,
+                                      .data = sw_engine_operand(engine, op, sends ? SW_ROLE_FROM : SW_ROLE_TO),
+                                      .bytes = engine->plan->spec.cost[op->unit].output_bytes,
+                                      .scope = link_of(op),
+                                      .sends = sends};
+    struct sw_comm_request *request;
+    SW_TRY(sw_comm_pass(engine->spec.comm, &pass, &request));
+    return end_collective(run->lane, request);
+}
+
+/* Sums the fp32 accumulators of the first and the last stage, and gives the sums to both. */
+static sw_status run_sum_table(const struct op_run *run) {
+    struct sw_engine *engine = run->engine;
+    float *acc = sw_engine_operand(engine, run->op, SW_ROLE_FROM);
+    int64_t *bounds = engine->bounds;
+    sw_comm_even_bounds(sw_plan_trained(engine->plan, run->op->unit).grains * SW_GRAIN_ELEMS, SW_GRAIN_ELEMS, 2,
+                        bounds);
+    SW_TRY(reduce_in_group(run, acc, bounds, SW_F32));
+    for (int rank = 0; rank <= 2; rank++)
+        bounds[rank] *= (int64_t)sizeof(float);
+    return gather_in_group(run, acc, bounds);
+}
+
 /* Runs an op of each kind. Reads and writes have none: the lanes of the store give them to the drives. */
 typedef sw_status (*run_function)(const struct op_run *run);
 static const run_function run_of[SW_OP_KINDS] = {
@@ -841,6 +887,9 @@ static const run_function run_of[SW_OP_KINDS] = {
     [SW_OP_REDUCE_TENSOR] = run_reduce_tensor,
     [SW_OP_GATHER_TENSOR] = run_gather_tensor,
     [SW_OP_SUM_REPLICATED] = run_sum_replicated,
+    [SW_OP_SEND] = run_pass,
+    [SW_OP_RECEIVE] = run_pass,
+    [SW_OP_SUM_TABLE] = run_sum_table,
     [SW_OP_EXCHANGE_SUMMARY] = run_exchange_summary,
     [SW_OP_DOWNLOAD_SQUARE_SUMS] = run_download,
     [SW_OP_COMPUTE_NORM] = run_compute_norm,

@@ -30,7 +30,7 @@ static int64_t grains_of(const struct sw_plan *plan, const struct kept *kept, in
         return 0;
     switch (kept->kind) {
     case SW_STORE_ACTS:
-        return sw_plan_keeps_input(plan, unit) ? sw_plan_group(plan) * sw_plan_input_pages(plan, unit) : 0;
+        return sw_plan_keeps_input(plan, unit) ? sw_plan_input_pieces(plan, unit) * sw_plan_input_pages(plan, unit) : 0;
     case SW_STORE_ACCUMULATORS:
         return sw_plan_groups(plan) > 1 && !sw_plan_reduces_groups(plan, unit) && !table
                    ? plan->spec.units->unit[unit].grains

@@ -206,11 +206,11 @@ void sw_build_commit(struct sw_builder *b);
 
 /* A group of micro-batches on its way through the units. */
 struct sw_group {
-    int64_t first, count;
-    struct sw_operand *at; /* one per micro-batch: where its block input is on the device */
-    bool train;            /* block inputs are kept for the backward pass */
-    bool caches;           /* units read and extend their KV caches */
-    bool speculate;        /* finished gradients go into the update at once */
+    int64_t number, first, count; /* its number, first micro-batch, and micro-batches */
+    struct sw_operand *at;        /* one per micro-batch: where its block input is on the device */
+    bool train;                   /* block inputs are kept for the backward pass */
+    bool caches;                  /* units read and extend their KV caches */
+    bool speculate;               /* finished gradients go into the update at once */
     /* The update of the next unit that streams through the device. Its chunks are written down between the
      * micro-batches of the units before it, so that the compute lane need not wait for the link, nor the link for
      * updates on the host. */
@@ -304,11 +304,25 @@ void sw_build_backward_norm(struct sw_builder *b, const struct sw_norm_work *nor
 
 /* Copies the tokens of so many micro-batches to the device. */
 void sw_build_tokens(struct sw_builder *b, int64_t micros);
+/* Return the piece, of so many, and of a slot of kept inputs, that a micro-batch of a group has: stages keep the inputs
+ * and intermediates of several groups, which take turns in as many runs of pieces. */
+static inline int64_t sw_build_piece(const struct sw_builder *b, const struct sw_group *group, int64_t pieces,
+                                     int64_t within) {
+    return group->number % (pieces / sw_plan_group(b->plan)) * sw_plan_group(b->plan) + within;
+}
+static inline int64_t sw_build_input_piece(const struct sw_builder *b, const struct sw_group *group, int64_t unit,
+                                           int64_t within) {
+    return sw_build_piece(b, group, sw_plan_input_pieces(b->plan, unit), within);
+}
+/* Get a group's inputs from the stage before, and give its outputs to the next. */
+void sw_build_receive_inputs(struct sw_builder *b, struct sw_group *group);
+void sw_build_send_outputs(struct sw_builder *b, const struct sw_group *group);
 /* Runs one unit's forward pass of each micro-batch of a group. */
 void sw_build_forward(struct sw_builder *b, struct sw_group *group, int64_t unit);
 /* Runs the head, fused, and then the backward pass of the other units in reverse order. Gradients go home with the last
- * group. */
-void sw_build_backward(struct sw_builder *b, struct sw_group *group);
+ * group. In a pipeline a stage runs those of its units, between what it gets from the next stage and gives to the one
+ * before; meanwhile it gets the inputs of the group `next` (NULL: of none). */
+void sw_build_backward(struct sw_builder *b, struct sw_group *group, struct sw_group *next);
 /* Runs the head's forward pass of a group, as an op of `kind`: the loss or the logits. */
 void sw_build_inference_head(struct sw_builder *b, const struct sw_group *group, sw_op_kind kind);
 

@@ -280,6 +280,8 @@ static void lay_weights(struct layout *layout) {
     const struct sw_units *units = plan->spec.units;
     int64_t largest = 0, largest_typed = 0, largest_experts = 0;
     for (int64_t u = 0; u < units->count; u++) {
+        if (!sw_plan_holds(plan, u))
+            continue;
         int64_t *most = sw_plan_has_typed_slot(plan, u) ? &largest_typed : &largest;
         most = sw_plan_joins_block(plan, u) ? &largest_experts : most;
         add_state(layout, SLOT_WEIGHTS, SW_WEIGHTS, sw_plan_tier_of_trained(plan, u), u,
@@ -365,9 +367,12 @@ static void lay_block_inputs(struct layout *layout) {
     const bool sequence = sw_plan_is_sequence_parallel(plan);
     /* A piece of a slot that units share: whole, and of an input, which may be a rank's rows. */
     const int64_t whole = largest_output(spec), bytes = sequence ? sw_plan_input_bytes(plan, 1) : whole;
-    bool ring = !spec->train, away = false, nvme = false;
+    const bool ends = sw_plan_computes(plan, head);
+    bool ring = !spec->train || !ends, away = false, nvme = false; /* what goes to the next stage has no home here */
     for (int64_t u = 1; spec->train && u < head; u++) {
         const sw_tier tier = tier_of(layout, SW_ACTS, u);
+        if (!sw_plan_computes(plan, u))
+            continue;
         if (sw_plan_joins_block(plan, u)) /* their input is what ranks have sent */
             continue;
         const bool kept = sw_plan_keeps_input(plan, u), apart = sw_plan_partitions_input(plan, u) && !sequence;
@@ -376,14 +381,15 @@ static void lay_block_inputs(struct layout *layout) {
         nvme |= kept && tier == SW_NVME;
         if (!kept)
             continue;
-        struct sw_slot slot = of_pieces(sw_plan_input_bytes(plan, u), group);
+        struct sw_slot slot = of_pieces(sw_plan_input_bytes(plan, u), sw_plan_input_pieces(plan, u));
         slot.tier = tier;
         slot.unit = (int32_t)u;
         add_slot(layout, SLOT_INPUT, u, slot);
     }
     /* The head's inputs are used at once; they need a home only where no ring carries them. */
     if (!ring)
-        add_slot(layout, SLOT_INPUT, head, of_pieces(sequence ? bytes : spec->cost[head - 1].output_bytes, group));
+        add_slot(layout, SLOT_INPUT, head,
+                 of_pieces(sequence ? bytes : spec->cost[head - 1].output_bytes, sw_plan_input_pieces(plan, head)));
     add_if(layout, ring, SLOT_OUTPUT_RING, bytes, group + INPUT_SPARE);
     add_if(layout, away, SLOT_INPUT_BACK, bytes, sequence ? NORMED_PIECES : INPUT_SPARE);
     add_if(layout, nvme, SLOT_INPUT_OUT, bytes, INPUT_SPARE);
@@ -399,10 +405,13 @@ static void lay_intermediates(struct layout *layout, bool derived, sw_recompute 
     int64_t shared_bytes = 0;
     for (int64_t u = 1; u + 1 < plan->spec.units->count; u++) {
         const struct sw_unit_cost *cost = &plan->spec.cost[u];
+        if (!sw_plan_computes(plan, u))
+            continue;
         const int64_t bytes = derived ? cost->derived_bytes : cost->saved_bytes;
         const bool keeps = plan->spec.train && sw_plan_passes_back(plan, u) && plan->recompute[u] <= most;
         if (keeps && bytes > 0)
-            add_slot(layout, derived ? SLOT_DERIVED : SLOT_SAVED, u, of_pieces(bytes, sw_plan_group(plan)));
+            add_slot(layout, derived ? SLOT_DERIVED : SLOT_SAVED, u,
+                     of_pieces(bytes, sw_plan_groups_in_flight(plan) * sw_plan_group(plan)));
         else if (!keeps)
             shared_bytes = sw_max_i64(shared_bytes, bytes);
     }
@@ -513,12 +522,14 @@ static void lay_accumulators(struct layout *layout) {
 
 static void lay_sums(struct layout *layout) {
     const struct sw_units *units = layout->plan->spec.units;
-    int64_t most_grains = 0;
-    for (int64_t u = 0; u < units->count; u++)
+    int64_t most_grains = 0, most_anywhere = 0;
+    for (int64_t u = 0; u < units->count; u++) {
         most_grains = sw_max_i64(most_grains, sw_plan_trained_grains(layout->plan, u));
-    const int64_t bytes = most_grains * (int64_t)sizeof(double);
-    add_if(layout, !layout->plan->spec.update_only, SLOT_SQUARE_SUMS_DEVICE, bytes, units->count);
-    add_if(layout, true, SLOT_SQUARE_SUMS_HOST, bytes, units->count);
+        most_anywhere = sw_max_i64(most_anywhere, sw_plan_trained_anywhere(layout->plan, u).grains);
+    }
+    add_if(layout, !layout->plan->spec.update_only, SLOT_SQUARE_SUMS_DEVICE, most_grains * (int64_t)sizeof(double),
+           units->count);
+    add_if(layout, true, SLOT_SQUARE_SUMS_HOST, most_anywhere * (int64_t)sizeof(double), units->count);
     add_slot(layout, SLOT_NORM, -1,
              (struct sw_slot){.unit = -1,
                               .resident = true,
@@ -558,7 +569,7 @@ static void lay_ranks(struct layout *layout) {
 static int64_t most_bucket_grains(const struct sw_plan *plan, int ranks) {
     int64_t most = 0;
     if (sw_plan_most_muon_grains(plan) == 0)
-        return ranks * plan->spec.chunk_grains;
+        return ranks * ring_grains(plan);
     for (int64_t u = plan->first_trained; u < plan->spec.units->count; u++)
         if (sw_plan_trains(plan, u))
             most = sw_max_i64(most, sw_plan_bucket_grains(plan, u, 0, sw_plan_unit_ranks(plan, u)));
@@ -570,14 +581,16 @@ static void lay_exchange(struct layout *layout) {
     struct sw_plan *plan = layout->plan;
     /* With expert groups, all ranks share the embedding: more than share any experts. */
     const int ranks = sw_plan_unit_ranks(plan, 0);
-    const bool by_groups = sw_plan_reduces_groups(plan, 0);
+    bool by_groups = false;
     const int64_t chunk = ring_grains(plan), wide = chunk * SW_GRAIN_ELEMS * (int64_t)sizeof(float);
     const int64_t typed = chunk * SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
     const bool quant = sw_plan_quantizes_grads(plan);
     const int64_t records = chunk * sw_quant_grain_bytes(plan->spec.reduce);
     bool away = false;
-    for (int64_t u = plan->first_trained; u < plan->spec.units->count; u++)
+    for (int64_t u = plan->first_trained; u < plan->spec.units->count; u++) {
         away |= sw_plan_trains(plan, u) && tier_of(layout, SW_GRADS, u) != SW_DEVICE;
+        by_groups |= sw_plan_trains(plan, u) && sw_plan_reduces_groups(plan, u);
+    }
     const bool buckets = ranks > 1 && !quant && (plan->spec.zero >= SW_ZERO_GRADS || away);
     const int64_t bucket_grains = buckets || quant ? most_bucket_grains(plan, ranks) : 0;
     add_if(layout, buckets, SLOT_BUCKETS, sw_plan_typed_bytes(plan, bucket_grains), SW_BUCKETS);

@@ -16,7 +16,8 @@ typedef enum __attribute__((packed)) {
     SW_LANE_READ,
     SW_LANE_WRITE,
     SW_LANE_UPDATE,
-    SW_LANE_COMM, /* between ranks: on all of them the same ops in the same order, some with nothing to do */
+    SW_LANE_COMM, /* between ranks: on all ranks of a pipeline stage the same ops in the same order, some with nothing
+                     to do; stages meet where they pass something on */
     SW_LANES
 } sw_lane;
 const char *sw_lane_name(sw_lane lane);
@@ -62,8 +63,11 @@ typedef enum __attribute__((packed)) {
     SW_OP_REDUCE_TENSOR,         /* adds what a tensor group computed; each rank gets its rows */
     SW_OP_GATHER_TENSOR,         /* gives every rank's rows, or its part of the softmax, to the tensor group */
     SW_OP_SUM_REPLICATED,        /* adds the gradients of what each rank of a tensor group has whole */
-    SW_OP_EXCHANGE_SUMMARY,      /* tells all ranks this rank's sums of squares, losses and requests */
-    SW_OP_DOWNLOAD_SQUARE_SUMS,  /* copies a unit's sums of squares to the host */
+    SW_OP_SEND,             /* gives a block's output to the next stage, or the gradient there to the stage before */
+    SW_OP_RECEIVE,          /* gets what another stage has sent */
+    SW_OP_SUM_TABLE,        /* adds up the accumulators of a tied table of the first and the last stage */
+    SW_OP_EXCHANGE_SUMMARY, /* tells all ranks this rank's sums of squares, losses and requests */
+    SW_OP_DOWNLOAD_SQUARE_SUMS, /* copies a unit's sums of squares to the host */
     SW_OP_COMPUTE_NORM,     /* computes the global norm and from it the clip coefficient, or that a value overflowed */
     SW_OP_UPDATE_ON_HOST,   /* updates a chunk's optimizer state, on the update lane */
     SW_OP_UPDATE_ON_DEVICE, /* updates a chunk's optimizer state, on the compute lane */
@@ -171,7 +175,8 @@ typedef enum __attribute__((packed)) {
     SW_PRICE_EXCHANGE,     /* among the same ranks, within nodes or between them */
     SW_PRICE_GROUP_REDUCE, /* within a tensor group */
     SW_PRICE_GROUP_GATHER,
-    SW_PRICE_SUMMARY /* among all ranks of the job */
+    SW_PRICE_PASS,    /* from stage to stage */
+    SW_PRICE_SUMMARY, /* among all ranks of the job */
 } sw_price;
 
 /* The group of an op in a timeline: few enough that each can have a color. Passes of the model come first. */
@@ -192,13 +197,15 @@ typedef enum __attribute__((packed)) {
 const char *sw_work_name(sw_work work);
 
 /* The ranks that an op of the comm lane is among: those that share a unit's state; a tensor group; an expert group;
- * those of an expert group that have the same number in their tensor groups; or all of the job. Rows of the table that
- * say SW_AMONG_TENSOR mean any of the three kinds of groups, and sw_plan_among says which. */
+ * those of an expert group that have the same number in their tensor groups; two of one number in their stages; or all
+ * of the job. Rows of the table that say SW_AMONG_TENSOR mean any of the three kinds of groups, and sw_plan_among says
+ * which. */
 typedef enum __attribute__((packed)) {
     SW_AMONG_DATA,
     SW_AMONG_TENSOR,
     SW_AMONG_EXPERTS,
     SW_AMONG_SENDERS,
+    SW_AMONG_LINK,
     SW_AMONG_JOB
 } sw_among;
 

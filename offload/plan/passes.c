@@ -122,13 +122,18 @@ static void emit_micros(struct sw_builder *b, struct head_work *h) {
     }
 }
 
+/* Returns how often a micro-batch adds to a tied table's accumulator here: by the head and by the embedding. */
+static int table_adds(const struct sw_builder *b) {
+    return sw_plan_stages(b->plan) > 1 ? 1 : 2;
+}
+
 /* Runs the head of a group, forward and backward, and returns the accumulator of a tied table (passes.c). */
 static struct sw_accumulator build_head(struct sw_builder *b, struct sw_group *group) {
     const int64_t head = sw_build_head_of(b);
     struct head_work h = {.group = group, .tied = b->plan->spec.units->tied};
     h.trains_table = h.tied && sw_plan_trains(b->plan, 0);
     if (h.trains_table)
-        h.table = sw_build_begin_acc(b, 0, group, 2);
+        h.table = sw_build_begin_acc(b, 0, group, table_adds(b));
     if (sw_plan_trains(b->plan, head))
         h.own = sw_build_begin_acc(b, head, group, sw_build_adds(b, head));
     h.weights = sw_build_fetch(b, head);
@@ -178,7 +183,10 @@ static void touch_kind(struct sw_builder *b, int32_t own, int32_t shared, int64_
 }
 
 /* Adds both kinds of intermediates; `again` says which of them are made. */
-static void touch_intermediates(struct sw_builder *b, int64_t unit, int64_t within, int64_t micro, sw_recompute again) {
+static void touch_intermediates(struct sw_builder *b, const struct sw_group *group, int64_t unit, int64_t within,
+                                sw_recompute again) {
+    const int64_t micro = group->first + within;
+    within = sw_build_piece(b, group, sw_plan_groups_in_flight(b->plan) * sw_plan_group(b->plan), within);
     const struct sw_plan_index *index = b->index;
     const struct sw_plan_spec *spec = &b->plan->spec;
     struct sw_what what = {SW_CONTENT_SAVED, unit, micro, 0, 0, 0};
@@ -193,25 +201,29 @@ static void touch_intermediates(struct sw_builder *b, int64_t unit, int64_t with
 
 /* Returns where a unit's output goes: to the home of the next unit's input if that is on the device and has room for
  * the output's rows (with sequence parallelism, this rank's); else to the ring. */
-static struct sw_operand output_place(struct sw_builder *b, int64_t unit, int64_t within) {
+static struct sw_operand output_place(struct sw_builder *b, const struct sw_group *group, int64_t unit,
+                                      int64_t within) {
     const int32_t home = b->index->of_unit[SLOT_INPUT][unit + 1];
     const bool sequence = sw_plan_is_sequence_parallel(b->plan),
                fits = sequence || !sw_plan_partitions_input(b->plan, unit + 1);
     const bool on_device = home >= 0 && fits && b->plan->slot[home].tier == SW_DEVICE;
     struct sw_operand at =
-        on_device ? (struct sw_operand){.slot = home, .piece = within} : sw_build_ring(b, SLOT_OUTPUT_RING);
+        on_device ? (struct sw_operand){.slot = home, .piece = sw_build_input_piece(b, group, unit + 1, within)}
+                  : sw_build_ring(b, SLOT_OUTPUT_RING);
     at.own = sequence;
     return at;
 }
 
 /* Moves a block input to its home, where that is not the device: all of it, or this rank's rows. */
-static void emit_keep(struct sw_builder *b, int64_t unit, int64_t within, int64_t micro, struct sw_operand from) {
+static void emit_keep(struct sw_builder *b, const struct sw_group *group, int64_t unit, int64_t within,
+                      struct sw_operand from) {
+    const int64_t micro = group->first + within;
     const int32_t home = b->index->of_unit[SLOT_INPUT][unit + 1];
     const bool rows = sw_plan_partitions_input(b->plan, unit + 1);
     const int64_t bytes = rows ? sw_build_own_rows_bytes(b) : b->plan->spec.cost[unit].output_bytes;
     if (home < 0 || b->plan->slot[home].tier == SW_DEVICE)
         return;
-    const struct sw_operand to = {.slot = home, .piece = within, .own = rows};
+    const struct sw_operand to = {.slot = home, .piece = sw_build_input_piece(b, group, unit + 1, within), .own = rows};
     const struct sw_what what = sw_build_output_of(unit, micro);
     if (rows && !sw_plan_is_sequence_parallel(b->plan))
         from = sw_build_own_rows(b, from);
@@ -294,11 +306,11 @@ static void emit_shared_forward(struct sw_builder *b, const struct sw_group *gro
     sw_build_read_tokens(b, micro);
     sw_build_read(b, group->at[within], sw_build_output_of(unit - 1, micro));
     const struct sw_operand sent = sw_build_write_sent(b, unit, micro);
-    touch_intermediates(b, unit, within, micro, SW_RECOMPUTE_UNIT);
+    touch_intermediates(b, group, unit, within, SW_RECOMPUTE_UNIT);
     sw_build_touch_work(b);
     sw_build_gather_sent(b, unit, micro, sent);
     const struct sw_operand parts = emit_experts(b, experts, unit, micro, experts_weights, sent);
-    touch_intermediates(b, unit, within, micro, SW_RECOMPUTE_NOTHING);
+    touch_intermediates(b, group, unit, within, SW_RECOMPUTE_NOTHING);
     sw_build_sum_parts(b, experts, micro, parts, out);
 }
 
@@ -308,14 +320,14 @@ static void build_experts_forward(struct sw_builder *b, struct sw_group *group, 
     for (int64_t w = 0; w < group->count; w++) {
         const int64_t micro = group->first + w;
         emit_ahead(b, group, experts, w);
-        const struct sw_operand in = group->at[w], out = output_place(b, experts, w);
+        const struct sw_operand in = group->at[w], out = output_place(b, group, experts, w);
         const struct sw_operand sent = emit_sent_norm(b, SW_OP_SEND_ROWS, experts, micro, weights, in);
         const struct sw_operand parts = emit_experts(b, experts, experts, micro, weights, sent);
         sw_build_read(b, in, sw_build_output_of(experts - 1, micro)); /* this rank's rows are added to its part */
         sw_build_sum_experts(b, group, experts, w, parts, out);
         group->at[w] = out;
         if (group->train)
-            emit_keep(b, experts, w, micro, out);
+            emit_keep(b, group, experts, w, out);
     }
 }
 
@@ -325,11 +337,11 @@ static void build_shared_forward(struct sw_builder *b, struct sw_group *group, i
     const int32_t weights = sw_build_fetch(b, unit), experts_weights = sw_build_fetch(b, experts);
     for (int64_t w = 0; w < group->count; w++) {
         emit_ahead(b, group, experts, w);
-        const struct sw_operand out = output_place(b, experts, w);
+        const struct sw_operand out = output_place(b, group, experts, w);
         emit_shared_forward(b, group, unit, w, weights, experts_weights, out);
         group->at[w] = out;
         if (group->train)
-            emit_keep(b, experts, w, group->first + w, out);
+            emit_keep(b, group, experts, w, out);
     }
 }
 
@@ -354,7 +366,7 @@ void sw_build_forward(struct sw_builder *b, struct sw_group *group, int64_t unit
         emit_ahead(b, group, unit, w);
         schedule_norm(b, group, unit, w + 1, weights, normed);
         const int64_t micro = group->first + w;
-        const struct sw_operand out = output_place(b, unit, w), parts = sequence ? sw_build_parts(b) : out;
+        const struct sw_operand out = output_place(b, group, unit, w), parts = sequence ? sw_build_parts(b) : out;
         const struct sw_operand rows = weights < 0 ? sw_build_rows(b, micro) : (struct sw_operand){.slot = -1};
         struct sw_op *op = sw_build_op(b, SW_OP_FORWARD, unit, micro);
         op->flops = sw_build_forward_flops(b, unit);
@@ -369,7 +381,7 @@ void sw_build_forward(struct sw_builder *b, struct sw_group *group, int64_t unit
             sw_build_read_normed(b, unit, micro, normed[w % 2]);
         write_output(b, unit, micro, parts);
         if (unit > 0)
-            touch_intermediates(b, unit, w, micro, SW_RECOMPUTE_UNIT);
+            touch_intermediates(b, group, unit, w, SW_RECOMPUTE_UNIT);
         if (group->caches) {
             touch_cache(b, unit);
             tell_routing(b, unit);
@@ -381,7 +393,7 @@ void sw_build_forward(struct sw_builder *b, struct sw_group *group, int64_t unit
         else
             sw_build_sum_output(b, group, unit, w, out);
         if (group->train)
-            emit_keep(b, unit, w, micro, out);
+            emit_keep(b, group, unit, w, out);
     }
 }
 
@@ -412,10 +424,13 @@ static struct sw_operand shared_place(struct sw_builder *b, int64_t unit, int64_
 /* Returns where a unit's kept input is on the device for the backward pass, and moves it there if needed. A partitioned
  * one is gathered there, unless this rank's rows, which are then returned, are enough: with sequence parallelism, and
  * where nothing is computed again. */
-static struct sw_operand emit_recall(struct sw_builder *b, int64_t unit, int64_t within, int64_t micro) {
+static struct sw_operand emit_recall(struct sw_builder *b, const struct sw_group *group, int64_t unit, int64_t within) {
+    const int64_t micro = group->first + within;
     const bool rows = sw_plan_partitions_input(b->plan, unit),
                in_place = rows && !sw_plan_is_sequence_parallel(b->plan);
-    const struct sw_operand home = {.slot = b->index->of_unit[SLOT_INPUT][unit], .piece = within, .own = rows};
+    const struct sw_operand home = {.slot = b->index->of_unit[SLOT_INPUT][unit],
+                                    .piece = sw_build_input_piece(b, group, unit, within),
+                                    .own = rows};
     const sw_tier tier = b->plan->slot[home.slot].tier;
     const bool gathers = in_place && !sw_plan_recalls_rows(b->plan, unit);
     const struct sw_what what = sw_build_output_of(unit - 1, micro);
@@ -462,7 +477,7 @@ static struct recalled recall(struct sw_builder *b, const struct sw_group *group
         recalled.grad = sw_build_gather_grad(b, unit, micro, recalled.grad);
     whole_grad->slot = -1;
     if (unit > 0)
-        recalled.input = emit_recall(b, sw_plan_backward_input(b->plan, unit), within, micro);
+        recalled.input = emit_recall(b, group, sw_plan_backward_input(b->plan, unit), within);
     if (unit > 0 && sequence)
         recalled.normed = sw_build_forward_norm(
             b, &(struct sw_norm_work){.unit = unit, .micro = micro, .input = recalled.input, .weights = weights});
@@ -499,7 +514,7 @@ static struct sw_norm_work emit_backward(struct sw_builder *b, const struct sw_g
             sw_build_read_normed(b, unit, micro, recalled->normed);
         else if (!sw_plan_is_sequence_parallel(b->plan) && !sw_plan_recalls_rows(b->plan, unit))
             sw_build_read(b, norm.input, sw_build_output_of(kept - 1, micro));
-        touch_intermediates(b, unit, within, micro, again);
+        touch_intermediates(b, group, unit, within, again);
     }
     read_output_grad(b, unit, micro, recalled->grad);
     if (splits)
@@ -527,7 +542,7 @@ static void emit_product(struct sw_builder *b, sw_op_kind kind, const struct sw_
     const struct sw_unit_cost *cost = &b->plan->spec.cost[unit];
     struct sw_op *op = sw_build_op(b, kind, unit, micro);
     op->flops = (float)(first ? cost->first_product_flops : cost->last_product_flops);
-    touch_intermediates(b, unit, within, micro, SW_RECOMPUTE_NOTHING);
+    touch_intermediates(b, group, unit, within, SW_RECOMPUTE_NOTHING);
     if (cost->adapted)
         sw_build_read_unit(b, norm->weights, (struct sw_what){SW_CONTENT_WEIGHTS, unit, 0, 0, b->state_age, 0});
     if (first && sw_plan_is_sequence_parallel(b->plan))
@@ -617,7 +632,7 @@ static struct sw_norm_work emit_experts_backward(struct sw_builder *b, const str
     sw_build_read_weights(b, block->unit, block->weights);
     sw_build_read_tokens(b, micro);
     sw_build_read(b, input, sw_build_output_of(kept - 1, micro));
-    touch_intermediates(b, block->unit, within, micro, again);
+    touch_intermediates(b, group, block->unit, within, again);
     const struct sw_operand sent = sw_build_write_sent(b, block->unit, micro);
     sw_build_touch_work(b);
     sw_build_gather_sent(b, block->unit, micro, sent);
@@ -633,7 +648,7 @@ static void emit_shared_backward(struct sw_builder *b, const struct sw_group *gr
                                  int64_t within) {
     const int64_t micro = group->first + within, kept = sw_plan_backward_input(b->plan, block->unit);
     const struct sw_operand grad = {.slot = b->index->slot[SLOT_OUTPUT_GRAD], .piece = within};
-    const struct sw_operand input = emit_recall(b, kept, within, micro);
+    const struct sw_operand input = emit_recall(b, group, kept, within);
     const struct sw_norm_work norm = emit_experts_backward(b, group, block, within, input);
     struct sw_op *op = sw_build_op(b, SW_OP_BACKWARD, block->unit, micro);
     op->flops = SW_BACKWARD_FLOPS * sw_build_forward_flops(b, block->unit) -
@@ -641,7 +656,7 @@ static void emit_shared_backward(struct sw_builder *b, const struct sw_group *gr
     sw_build_read_tokens(b, micro);
     sw_build_read_weights(b, block->unit, block->weights);
     sw_build_read(b, input, sw_build_output_of(kept - 1, micro));
-    touch_intermediates(b, block->unit, within, micro, SW_RECOMPUTE_NOTHING);
+    touch_intermediates(b, group, block->unit, within, SW_RECOMPUTE_NOTHING);
     read_output_grad(b, block->experts, micro, grad);
     sw_build_read(b, norm.norm_grad, (struct sw_what){SW_CONTENT_NORM_GRAD, norm.unit, micro, SW_VERSION_OWN, 0, 0});
     sw_build_write(b, grad, (struct sw_what){SW_CONTENT_BLOCK_OUTPUT_GRAD, block->unit - 1, micro, 0, 0, 0});
@@ -686,7 +701,7 @@ static struct sw_accumulator begin_acc(struct sw_builder *b, const struct sw_gro
 /* Lets the next unit's weights go ahead of a unit's gradients and updates, which nothing waits for so soon; with
  * experts that a group shares out, those of both. */
 static void fetch_before(struct sw_builder *b, int64_t unit) {
-    if (unit <= 1 || !sw_plan_passes_back(b->plan, unit - 1))
+    if (unit <= 1 || !sw_plan_passes_back(b->plan, unit - 1) || !sw_plan_computes(b->plan, unit - 1))
         return;
     if (sw_plan_joins_block(b->plan, unit - 1))
         sw_build_fetch(b, unit - 2);
@@ -709,10 +724,65 @@ static void build_shared_backward(struct sw_builder *b, const struct sw_group *g
         sw_build_end_acc(b, block.unit, group, block.acc);
 }
 
-void sw_build_backward(struct sw_builder *b, struct sw_group *group) {
-    const struct sw_accumulator table = build_head(b, group);
+/* Neighbouring stages of a pipeline pass each other the outputs of a stage's last unit and the gradients at them. */
+
+/* Writes down that a stage gives, or gets, an output or the gradient there. What is got is given elsewhere, so that it
+ * counts no bytes. */
+static void pass(struct sw_builder *b, sw_op_kind kind, struct sw_operand at, struct sw_what what) {
+    struct sw_op *op = sw_build_op(b, kind, what.unit, what.index);
+    op->content = what.content;
+    if (kind == SW_OP_SEND) {
+        op->bytes = b->plan->spec.cost[what.unit].output_bytes;
+        sw_build_read(b, at, what);
+    } else {
+        sw_build_write(b, at, what);
+    }
+}
+
+void sw_build_receive_inputs(struct sw_builder *b, struct sw_group *group) {
+    const int64_t unit = sw_plan_first_unit(b->plan) - 1;
+    for (int64_t w = 0; w < group->count; w++) {
+        group->at[w] = output_place(b, group, unit, w);
+        pass(b, SW_OP_RECEIVE, group->at[w], sw_build_output_of(unit, group->first + w));
+        if (group->train)
+            emit_keep(b, group, unit, w, group->at[w]);
+    }
+}
+
+void sw_build_send_outputs(struct sw_builder *b, const struct sw_group *group) {
+    const int64_t unit = sw_plan_end_unit(b->plan) - 1;
+    for (int64_t w = 0; w < group->count; w++)
+        pass(b, SW_OP_SEND, group->at[w], sw_build_output_of(unit, group->first + w));
+}
+
+/* Passes the gradients at a unit's outputs. */
+static void pass_grads(struct sw_builder *b, sw_op_kind kind, const struct sw_group *group, int64_t unit) {
+    for (int64_t w = 0; w < group->count; w++)
+        pass(b, kind, (struct sw_operand){.slot = b->index->slot[SLOT_OUTPUT_GRAD], .piece = w},
+             (struct sw_what){SW_CONTENT_BLOCK_OUTPUT_GRAD, unit, group->first + w, 0, 0, 0});
+}
+
+/* Begins the backward pass of a group: by the head, or by the gradients that the next stage gives. Returns the
+ * accumulator of a tied table. */
+static struct sw_accumulator begin_backward(struct sw_builder *b, struct sw_group *group, struct sw_group *next) {
+    const int64_t end = sw_plan_end_unit(b->plan), head = sw_build_head_of(b);
+    struct sw_accumulator table = {.slot = -1};
+    if (end > head)
+        table = build_head(b, group);
+    else
+        pass_grads(b, SW_OP_RECEIVE, group, end - 1);
+    if (next != NULL)
+        sw_build_receive_inputs(b, next);
+    return end <= head && sw_plan_copies_table(b->plan) ? sw_build_begin_acc(b, 0, group, table_adds(b)) : table;
+}
+
+void sw_build_backward(struct sw_builder *b, struct sw_group *group, struct sw_group *next) {
+    const struct sw_accumulator table = begin_backward(b, group, next);
+    const int64_t first = sw_plan_first_unit(b->plan), end = sw_min_i64(sw_plan_end_unit(b->plan), sw_build_head_of(b));
     struct sw_operand whole_grad = {.slot = -1};
-    for (int64_t u = sw_build_head_of(b) - 1; u >= b->plan->first_trained; u--) {
+    if (first > 0 && first >= end) /* a stage of the head alone */
+        pass_grads(b, SW_OP_SEND, group, first - 1);
+    for (int64_t u = end - 1; u >= sw_max_i64(first, b->plan->first_trained); u--) {
         if (sw_plan_joins_block(b->plan, u)) {
             build_shared_backward(b, group, u--);
             continue;
@@ -721,7 +791,11 @@ void sw_build_backward(struct sw_builder *b, struct sw_group *group) {
         struct sw_accumulator acc = begin_acc(b, group, u, table);
         emit_unit_backward(b, group, u, weights, &acc, &whole_grad);
         fetch_before(b, u);
+        if (u > 0 && u == first) /* before the ranks of the stage exchange the unit's gradients */
+            pass_grads(b, SW_OP_SEND, group, u - 1);
         if (sw_plan_trains(b->plan, u))
             sw_build_end_acc(b, u, group, acc);
     }
+    if (first > 0 && sw_plan_copies_table(b->plan))
+        sw_build_end_acc(b, 0, group, table);
 }

@@ -455,7 +455,7 @@ static int64_t state_bytes(const struct sw_plan *plan, sw_state state, int64_t u
     if (state == SW_WEIGHTS && plan->spec.units->base != SW_BASE_TYPED)
         return sw_plan_typed_bytes(plan, sw_plan_typed(plan, unit).grains) +
                sw_plan_base_cells(plan, unit) * SW_BASE_CELL_BYTES;
-    return state == SW_WEIGHTS ? plan->spec.units->unit[unit].grains : sw_plan_trained_grains(plan, unit);
+    return state == SW_WEIGHTS ? sw_plan_typed(plan, unit).grains : sw_plan_trained_grains(plan, unit);
 }
 
 /* A unit's state among that of all units, by the sizes of state_bytes. */
@@ -466,11 +466,11 @@ struct portion {
 /* Returns the tier of a state as the request says, or, where that leaves the choice, `automatic`. State that the plan
  * does not keep counts as on the device, so that nothing moves it: gradients and optimizer state of a frozen unit, and
  * all but the optimizer state where the caller has the rest. That one is never on the device, which has no budget
- * then. */
-static sw_tier requested_tier(const struct sw_plan *plan, sw_state state, const struct portion *portion,
+ * then. So does all state of units that other stages have. */
+static sw_tier requested_tier(const struct sw_plan *plan, sw_state state, int64_t unit, const struct portion *portion,
                               sw_tier automatic) {
     const struct sw_placement_request *request = &plan->spec.place;
-    const bool is_kept = !plan->spec.update_only || state == SW_OPTIMIZER;
+    const bool is_kept = sw_plan_holds(plan, unit) && (!plan->spec.update_only || state == SW_OPTIMIZER);
     if (!is_kept || (portion->bytes == 0 && (state == SW_GRADS || state == SW_OPTIMIZER)))
         return SW_DEVICE;
     if (request->automatic[state])
@@ -487,7 +487,7 @@ static void place_state(struct sw_plan *plan, sw_state state, sw_tier automatic)
         portion.total_bytes += state_bytes(plan, state, u);
     for (int64_t u = 0; u < plan->spec.units->count; u++) {
         portion.bytes = state_bytes(plan, state, u);
-        const sw_tier tier = requested_tier(plan, state, &portion, automatic);
+        const sw_tier tier = requested_tier(plan, state, u, &portion, automatic);
         plan->placement[u].tier[state] = tier;
         if (state == SW_GRADS)
             plan->placement[u].accumulator = tier;
@@ -501,7 +501,8 @@ static sw_status try_uniform(struct sw_plan *plan, const sw_tier automatic[SW_ST
     for (int state = 0; state < SW_STATES; state++)
         place_state(plan, (sw_state)state, automatic[state]);
     for (int64_t u = 1; u + 1 < plan->spec.units->count; u++)
-        plan->recompute[u] = sw_plan_passes_back(plan, u) ? recompute : SW_RECOMPUTE_NOTHING;
+        plan->recompute[u] =
+            sw_plan_passes_back(plan, u) && sw_plan_computes(plan, u) ? recompute : SW_RECOMPUTE_NOTHING;
     SW_TRY(sw_plan_measure(plan));
     *out_fits = sw_plan_fits(plan);
     return SW_OK;
@@ -634,7 +635,8 @@ static sw_status search_uniform(struct sw_plan *plan, sw_recompute recompute, sw
  * whose gradients came last: with rings as long as these units, their optimizer state is read under the backward pass,
  * and written when the forward pass has begun. */
 static int64_t most_ring_chunks(const struct sw_plan *plan) {
-    const int64_t first = sw_max_i64(0, sw_min_i64(plan->first_trained, plan->spec.units->count - 2));
+    const int64_t from = sw_max_i64(plan->first_trained, sw_plan_first_unit(plan));
+    const int64_t first = sw_max_i64(0, sw_min_i64(from, plan->spec.units->count - 2));
     int64_t second = sw_min_i64(first + 1, plan->spec.units->count - 1), all = 0;
     while (second + 1 < plan->spec.units->count && !sw_plan_trains(plan, second))
         second++;

@@ -200,6 +200,22 @@ struct sw_plan_experts {
     int64_t rows;    /* rows of each member's micro-batch */
 };
 
+/* The pipeline of a job (Huang et al., arXiv 1811.06965): its ranks are stages of as many ranks each, and each stage
+ * computes a run of units. A stage gives its last output to the next, and gets the gradient there back. Ranks with the
+ * same number in their stages have the same micro-batches. Groups of micro-batches go through the stages as in
+ * PipeDream-flush (Narayanan et al., arXiv 2006.09503): a stage begins with one group for each stage behind it, and
+ * then takes a forward and a backward pass in turn, so that it keeps the inputs of no more groups than stages are from
+ * it to the last one. All units are trained.
+ *
+ * If the table is tied, the last stage has the embedding's state too, and the first and the last stage add up their
+ * accumulators of it, so that both make the same update. */
+enum { SW_MOST_STAGES = 64 };
+struct sw_plan_pipeline {
+    int stages, stage; /* 0 or 1 stages: each rank computes all units */
+    int32_t
+        bound[SW_MOST_STAGES + 1]; /* stage s computes units [bound[s], bound[s + 1]); of no meaning without stages */
+};
+
 /* By how much the budgets are too small for the placement that comes nearest to them. */
 struct sw_plan_lack {
     int short_budgets;     /* budgets that are too small: 1 or 2 */
@@ -224,8 +240,8 @@ struct sw_unit_cost {
 };
 
 /* Everything that a plan depends on. Bytes are per rank. The plans of a job's ranks differ in nothing but
- * `rank`, `tensor.rank` and `experts.rank`. A plan copies all arrays, so that the caller may free or change them
- * afterwards; only `units` must outlive the plan. */
+ * `rank`, `tensor.rank`, `experts.rank` and `pipeline.stage`. A plan copies all arrays, so that the caller may free or
+ * change them afterwards; only `units` must outlive the plan. */
 struct sw_plan_spec {
     struct sw_plan_lack *lack;    /* receives by how much SW_ERR_BUDGET was missed; NULL: nobody asks */
     const struct sw_units *units; /* borrowed: must outlive the plan */
@@ -236,6 +252,9 @@ struct sw_plan_spec {
      * groups neighbours in an expert group. They exchange neither weights nor gradients quantized. */
     struct sw_plan_tensor tensor;
     struct sw_plan_experts experts;
+    /* Stages each have ranks · tensor.ranks ranks, which follow each other, and no expert groups. They exchange neither
+     * weights nor gradients quantized, and keep whole inputs. */
+    struct sw_plan_pipeline pipeline;
     int zero; /* ZeRO stage, SW_ZERO_*; without training SW_ZERO_NONE */
     /* How ranks exchange weights and gradients (core/quant.h); SW_QUANT_NONE: in the compute type. Weights are only
      * quantized in stage 3, gradients from stage 1 on. A rank alone quantizes nothing. */
@@ -337,25 +356,53 @@ sw_work sw_op_work(const struct sw_op *op);
 static inline int sw_plan_ranks(const struct sw_plan *plan) {
     return plan->spec.ranks > 1 ? plan->spec.ranks : 1;
 }
-/* Tells whether training changes weights of a unit: not all of it is frozen. */
-static inline bool sw_plan_trains(const struct sw_plan *plan, int64_t unit) {
-    const struct sw_unit *u = &plan->spec.units->unit[unit];
-    return u->trained_grain < u->grains;
+/* Returns the number of pipeline stages, at least 1, and the units [first, end) that this rank's stage computes. */
+static inline int sw_plan_stages(const struct sw_plan *plan) {
+    return plan->spec.pipeline.stages > 1 ? plan->spec.pipeline.stages : 1;
 }
-/* Returns the grains of a unit that training changes: its trained span, or no grains of a frozen unit. */
-static inline struct sw_span sw_plan_trained(const struct sw_plan *plan, int64_t unit) {
+static inline int64_t sw_plan_first_unit(const struct sw_plan *plan) {
+    return sw_plan_stages(plan) > 1 ? plan->spec.pipeline.bound[plan->spec.pipeline.stage] : 0;
+}
+static inline int64_t sw_plan_end_unit(const struct sw_plan *plan) {
+    return sw_plan_stages(plan) > 1 ? plan->spec.pipeline.bound[plan->spec.pipeline.stage + 1]
+                                    : plan->spec.units->count;
+}
+static inline bool sw_plan_computes(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_stages(plan) == 1 || (unit >= sw_plan_first_unit(plan) && unit < sw_plan_end_unit(plan));
+}
+/* Tells whether this rank's stage has the state of a unit: of those that it computes and, in the last stage, of a tied
+ * embedding. */
+static inline bool sw_plan_holds(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_computes(plan, unit) ||
+           (unit == 0 && plan->spec.units->tied && sw_plan_end_unit(plan) == plan->spec.units->count);
+}
+/* Returns the trained span of a unit of any stage; no grains where the unit is frozen. */
+static inline struct sw_span sw_plan_trained_anywhere(const struct sw_plan *plan, int64_t unit) {
     const struct sw_unit *u = &plan->spec.units->unit[unit];
     return u->trained_grain < u->grains
                ? (struct sw_span){.first_grain = u->trained_grain, .grains = u->grains - u->trained_grain}
                : (struct sw_span){0};
 }
+/* Tells whether training changes weights of a unit here: this rank's stage has it, and not all of it is frozen. */
+static inline bool sw_plan_trains(const struct sw_plan *plan, int64_t unit) {
+    const struct sw_unit *u = &plan->spec.units->unit[unit];
+    return u->trained_grain < u->grains && sw_plan_holds(plan, unit);
+}
+/* Returns the grains of a unit that training changes here: its trained span, or no grains of a frozen unit or of one
+ * that this rank's stage does not have. */
+static inline struct sw_span sw_plan_trained(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_holds(plan, unit) ? sw_plan_trained_anywhere(plan, unit) : (struct sw_span){0};
+}
 /* Tells whether the backward pass goes through a unit: training changes the unit or one before it. */
 static inline bool sw_plan_passes_back(const struct sw_plan *plan, int64_t unit) {
     return unit >= plan->first_trained;
 }
-/* Returns the grains of a unit that are not in its base: those of its weights. */
+/* Returns the grains of a unit that are not in its base: those of its weights. No grains where this rank's stage does
+ * not have the unit. */
 static inline struct sw_span sw_plan_typed(const struct sw_plan *plan, int64_t unit) {
     const struct sw_unit *u = &plan->spec.units->unit[unit];
+    if (!sw_plan_holds(plan, unit))
+        return (struct sw_span){0};
     return (struct sw_span){.first_grain = u->base_grains, .grains = u->grains - u->base_grains};
 }
 /* Returns the number of chunks in front of a unit's weights that are frozen although the unit is trained. */
@@ -425,6 +472,18 @@ static inline int sw_plan_tensor_ranks(const struct sw_plan *plan) {
 }
 int sw_plan_job_ranks(const struct sw_plan *plan);
 int sw_plan_job_rank(const struct sw_plan *plan);
+/* Returns the ranks of a pipeline stage, which are all ranks where there is one; and the stage that computes a unit. */
+static inline int sw_plan_stage_ranks(const struct sw_plan *plan) {
+    return sw_plan_job_ranks(plan) / sw_plan_stages(plan);
+}
+int sw_plan_stage_of(const struct sw_plan *plan, int64_t unit);
+/* Returns the most groups of micro-batches whose inputs this rank's stage keeps at once, 1 without stages; and the
+ * pieces of the slot that keeps a unit's inputs, one for each micro-batch of these groups and, of the unit that gets
+ * them from the stage before, of the next. */
+int64_t sw_plan_groups_in_flight(const struct sw_plan *plan);
+int64_t sw_plan_input_pieces(const struct sw_plan *plan, int64_t unit);
+/* Tells whether the first and the last stage have a tied table's state each, and this rank is in one of them. */
+bool sw_plan_copies_table(const struct sw_plan *plan);
 /* Returns the members of an expert group, at least 1; its ranks, of which a tensor group without experts is one
  * member; and this one's number among these. */
 static inline int sw_plan_expert_ranks(const struct sw_plan *plan) {

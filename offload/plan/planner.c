@@ -123,6 +123,24 @@ static void check_parts(const struct sw_plan_spec *spec) {
     }
 }
 
+/* Whoever fills in a spec refuses what stages are not written for. Each stage but the first and the last computes a
+ * block at least; these have the embedding and the head. */
+static void check_pipeline(const struct sw_plan_spec *spec) {
+    const struct sw_plan_pipeline *pipeline = &spec->pipeline;
+    if (pipeline->stages <= 1)
+        return;
+    assert(pipeline->stages <= SW_MOST_STAGES && pipeline->stage >= 0 && pipeline->stage < pipeline->stages);
+    assert(pipeline->bound[0] == 0 && pipeline->bound[pipeline->stages] == spec->units->count);
+    for (int s = 0; s < pipeline->stages; s++)
+        assert(pipeline->bound[s] < pipeline->bound[s + 1]);
+    assert(spec->train && !spec->update_only && spec->experts.ranks <= 1 && spec->secondary_ranks < 2);
+    assert(spec->gather == SW_QUANT_NONE && spec->reduce == SW_QUANT_NONE && spec->grads == SW_GRADS_TYPED);
+    assert(!spec->tensor.sequence && !spec->tensor.partition_inputs && spec->gathered_bytes == 0 && spec->tally == 0);
+    assert(spec->units->base == SW_BASE_TYPED && !spec->units->fp8 && spec->pair_sequences == 0);
+    for (int64_t u = 0; u < spec->units->count; u++)
+        assert(spec->units->unit[u].trained_grain == 0 && !spec->cost[u].shares_input && !spec->cost[u].continues);
+}
+
 sw_status sw_plan_outline(const struct sw_plan_spec *spec, struct sw_plan **out) {
     assert(!spec->units->fp8 || spec->gather == SW_QUANT_NONE);
     assert(spec->micro_batches >= 1 && spec->chunk_grains >= 1 && spec->ring_chunks >= 1);
@@ -145,6 +163,7 @@ sw_status sw_plan_outline(const struct sw_plan_spec *spec, struct sw_plan **out)
     check_tensor(spec);
     check_experts(spec);
     check_parts(spec);
+    check_pipeline(spec);
     /* Each unit computes each micro-batch. */
     if (spec->micro_batches > SW_PLAN_MOST_OPS / spec->units->count)
         return sw_plan_refuse_ops(spec);
@@ -154,7 +173,8 @@ sw_status sw_plan_outline(const struct sw_plan_spec *spec, struct sw_plan **out)
         return sw_fail(SW_ERR_NOMEM, "no memory for a plan");
     plan->spec = *spec;
     plan->spec.chunk_grains = sw_max_i64(spec->chunk_grains, sw_plan_most_muon_grains(plan));
-    while (spec->train && plan->first_trained < spec->units->count && !sw_plan_trains(plan, plan->first_trained))
+    while (spec->train && plan->first_trained < spec->units->count &&
+           sw_plan_trained_anywhere(plan, plan->first_trained).grains == 0)
         plan->first_trained++;
     assert(plan->first_trained < spec->units->count);
     /* A block and the experts that its ranks share out compute together. */

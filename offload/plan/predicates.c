@@ -45,11 +45,34 @@ int64_t sw_plan_micro_rows(const struct sw_plan *plan) {
 }
 
 int sw_plan_job_ranks(const struct sw_plan *plan) {
-    return sw_plan_ranks(plan) * sw_plan_group_ranks(plan);
+    return sw_plan_ranks(plan) * sw_plan_group_ranks(plan) * sw_plan_stages(plan);
 }
 
 int sw_plan_job_rank(const struct sw_plan *plan) {
-    return plan->spec.rank * sw_plan_group_ranks(plan) + sw_plan_group_rank(plan);
+    const int stage = sw_plan_stages(plan) > 1 ? plan->spec.pipeline.stage : 0;
+    return (stage * sw_plan_ranks(plan) + plan->spec.rank) * sw_plan_group_ranks(plan) + sw_plan_group_rank(plan);
+}
+
+int sw_plan_stage_of(const struct sw_plan *plan, int64_t unit) {
+    int stage = 0;
+    while (stage + 1 < sw_plan_stages(plan) && unit >= plan->spec.pipeline.bound[stage + 1])
+        stage++;
+    return stage;
+}
+
+int64_t sw_plan_groups_in_flight(const struct sw_plan *plan) {
+    return sw_plan_stages(plan) == 1
+               ? 1
+               : sw_min_i64(sw_plan_groups(plan), plan->spec.pipeline.stages - plan->spec.pipeline.stage);
+}
+
+int64_t sw_plan_input_pieces(const struct sw_plan *plan, int64_t unit) {
+    const bool received = unit > 0 && unit == sw_plan_first_unit(plan);
+    return sw_plan_group(plan) * sw_min_i64(sw_plan_groups(plan), sw_plan_groups_in_flight(plan) + received);
+}
+
+bool sw_plan_copies_table(const struct sw_plan *plan) {
+    return sw_plan_stages(plan) > 1 && plan->spec.units->tied && sw_plan_holds(plan, 0);
 }
 
 /* Rank n · tensor ranks + t of an expert group has the same rows as rank t of its tensor group. */
@@ -111,6 +134,8 @@ bool sw_plan_keeps_secondary(const struct sw_plan *plan, int64_t unit) {
 }
 
 bool sw_plan_reduces_groups(const struct sw_plan *plan, int64_t unit) {
+    if (unit == 0 && sw_plan_copies_table(plan)) /* the other stage adds to it first */
+        return false;
     return sw_plan_unit_ranks(plan, unit) > 1 && plan->spec.zero >= SW_ZERO_GRADS && sw_plan_groups(plan) > 1;
 }
 
@@ -128,7 +153,7 @@ bool sw_plan_quantizes_grads(const struct sw_plan *plan) {
 }
 
 bool sw_plan_fetches_table(const struct sw_plan *plan) {
-    return plan->spec.units->tied && !sw_plan_has_whole_on_device(plan, 0);
+    return plan->spec.units->tied && sw_plan_holds(plan, 0) && !sw_plan_has_whole_on_device(plan, 0);
 }
 
 /* Rows are not gathered where the whole embedding is on the device anyway: an update there, or a gather from the ranks,
@@ -178,7 +203,7 @@ bool sw_plan_has_program(const struct sw_plan *plan, sw_program_kind kind) {
     switch (kind) {
     case SW_PROGRAM_LOSS: return true;
     case SW_PROGRAM_LOGITS: /* a pass of one token, as inference has them, has too few rows to share out */
-        return plan->spec.train || !sw_plan_is_sequence_parallel(plan);
+        return sw_plan_stages(plan) == 1 && (plan->spec.train || !sw_plan_is_sequence_parallel(plan));
     case SW_PROGRAM_START:
     case SW_PROGRAM_UPDATE:
     case SW_PROGRAM_FLUSH_UPDATE: return plan->spec.train;
@@ -195,7 +220,7 @@ bool sw_program_repeats(sw_program_kind kind) {
 bool sw_plan_keeps_input(const struct sw_plan *plan, int64_t unit) {
     const bool inner = unit > 0 && unit + 1 < plan->spec.units->count;
     int64_t last = unit; /* the last of the units that share this input */
-    if (!inner || plan->spec.cost[unit].shares_input)
+    if (!inner || plan->spec.cost[unit].shares_input || !sw_plan_computes(plan, unit))
         return false;
     while (last + 2 < plan->spec.units->count && plan->spec.cost[last + 1].shares_input)
         last++;
@@ -303,6 +328,8 @@ bool sw_plan_units_are_alike(const struct sw_plan *plan, int64_t a, int64_t b) {
         return false;
     const bool kept = sw_plan_keeps_input(plan, a);
     return sw_plan_trains(plan, a) == sw_plan_trains(plan, b) &&
+           sw_plan_computes(plan, a) == sw_plan_computes(plan, b) &&
+           sw_plan_input_pieces(plan, a) == sw_plan_input_pieces(plan, b) &&
            sw_plan_passes_back(plan, a) == sw_plan_passes_back(plan, b) &&
            sw_plan_trained(plan, a).first_grain == sw_plan_trained(plan, b).first_grain &&
            sw_plan_continues(plan, a) == sw_plan_continues(plan, b) &&
@@ -386,7 +413,9 @@ static struct sw_span shard_of(const struct sw_plan *plan, int64_t unit, struct 
 }
 
 struct sw_span sw_plan_shard_of(const struct sw_plan *plan, int64_t unit, int rank) {
-    return sw_unit_shard(&plan->spec.units->unit[unit], unit, sw_plan_unit_ranks(plan, unit), rank);
+    return sw_plan_holds(plan, unit)
+               ? sw_unit_shard(&plan->spec.units->unit[unit], unit, sw_plan_unit_ranks(plan, unit), rank)
+               : (struct sw_span){0};
 }
 
 int64_t sw_plan_most_shard_grains(const struct sw_plan *plan, int64_t unit) {
@@ -632,10 +661,20 @@ int64_t sw_plan_node_before(const struct sw_plan *plan, int64_t unit, int64_t bu
     return part_up_to(plan, unit, bucket, plan->spec.rank % sw_plan_reduce_node_ranks(plan), node);
 }
 
+/* Returns the most sums of squares that a rank of a stage has of the units that the stage computes. */
+static int64_t sums_of_stage(const struct sw_plan *plan, int stage) {
+    int64_t sums = 0;
+    for (int64_t u = 0; u < plan->spec.units->count; u++)
+        if (sw_plan_stage_of(plan, u) == stage)
+            sums += sw_plan_trained_anywhere(plan, u).grains > 0 ? sw_plan_most_shard_grains(plan, u) : 0;
+    return sums;
+}
+
 int64_t sw_plan_summary_bytes(const struct sw_plan *plan, bool sums) {
-    int64_t doubles = SW_SUMMARY_SQUARE_SUMS;
-    for (int64_t u = 0; sums && u < plan->spec.units->count; u++)
-        doubles += sw_plan_trains(plan, u) ? sw_plan_most_shard_grains(plan, u) : 0;
+    int64_t doubles = SW_SUMMARY_SQUARE_SUMS, most = 0;
+    for (int stage = 0; sums && stage < sw_plan_stages(plan); stage++)
+        most = sw_max_i64(most, sums_of_stage(plan, stage));
+    doubles += most;
     doubles += plan->spec.tally;
     doubles += plan->spec.pair_sequences > 0 ? SW_PAIR_SUMS - 1 : 0;
     return doubles * (int64_t)sizeof(double);
@@ -703,8 +742,14 @@ static struct among over_groups(const struct sw_plan *plan, struct among group) 
 static struct among among_of(const struct sw_plan *plan, const struct sw_op *op) {
     static const struct among replica = {.ranks = 1};
     const sw_among among = sw_plan_among(plan, op);
-    if (among == SW_AMONG_JOB)
-        return over_groups(plan, group_of(plan, SW_AMONG_EXPERTS));
+    if (among == SW_AMONG_LINK)
+        return (struct among){.ranks = 2};
+    if (among == SW_AMONG_JOB) {
+        struct among job = over_groups(plan, group_of(plan, SW_AMONG_EXPERTS));
+        job.ranks = sw_plan_job_ranks(plan);
+        job.rank = sw_plan_job_rank(plan);
+        return job;
+    }
     if (among != SW_AMONG_DATA)
         return group_of(plan, among);
     const bool is_replica = sw_plan_expert_ranks(plan) == 1 || sw_plan_shares_experts(plan, op->unit);

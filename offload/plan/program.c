@@ -27,21 +27,36 @@ static void emit_update(struct sw_builder *b, struct sw_group *group, int64_t un
  * piece of a ring that they wait for. */
 static void begin_ahead(struct sw_builder *b, struct sw_group *group, int64_t unit, sw_waiting waiting) {
     int64_t next = unit + 1;
-    while (next < head_of(b) && !sw_plan_streams_optimizer(b->plan, next))
+    while (next + 1 < sw_plan_end_unit(b->plan) && !sw_plan_streams_optimizer(b->plan, next))
         next++;
-    if (!group->ahead.begun && sw_plan_streams_optimizer(b->plan, next) &&
+    if (!group->ahead.begun && next < sw_plan_end_unit(b->plan) && sw_plan_streams_optimizer(b->plan, next) &&
         (next == unit + 1 || sw_build_update_is_apart(b, next)))
         group->ahead = sw_build_update_begin(b, next, waiting, true);
+}
+
+/* Writes down the updates that a stage need not interleave with its first forward pass, before it waits for the stage
+ * before: of a tied table, and of its first units whose weights live on the device. Returns the unit after these. */
+static int64_t emit_first_updates(struct sw_builder *b, struct sw_group *group, sw_waiting waiting) {
+    int64_t unit = sw_plan_first_unit(b->plan);
+    if (unit == 0)
+        return 0;
+    if (sw_plan_trains(b->plan, 0))
+        emit_update(b, group, 0, waiting);
+    for (; unit < sw_plan_end_unit(b->plan) && sw_plan_has_whole_on_device(b->plan, unit); unit++)
+        emit_update(b, group, unit, waiting);
+    sw_build_receive_inputs(b, group);
+    return unit;
 }
 
 /* Writes down the first group's forward pass, each unit after its update. Ranks update one unit ahead, so that it is
  * gathered while the one before computes. */
 static void emit_updated_forward(struct sw_builder *b, struct sw_group *group, sw_waiting waiting) {
-    const bool leads = sw_plan_all_gathers_weights(b->plan, 0);
-    int64_t updated = 0;
-    for (int64_t u = 0; u <= head_of(b); u = last_beside(b, u) + 1) {
+    const int64_t first = sw_plan_first_unit(b->plan), end = sw_plan_end_unit(b->plan);
+    const bool leads = sw_plan_all_gathers_weights(b->plan, first);
+    int64_t updated = emit_first_updates(b, group, waiting);
+    for (int64_t u = first; u < end; u = last_beside(b, u) + 1) {
         int64_t last = last_beside(b, u);
-        if (leads && last < head_of(b))
+        if (leads && last + 1 < end)
             last = last_beside(b, last + 1);
         for (; updated <= last; updated++) {
             if (sw_plan_trains(b->plan, updated))
@@ -52,8 +67,57 @@ static void emit_updated_forward(struct sw_builder *b, struct sw_group *group, s
         if (u == head_of(b))
             break;
         if (!leads)
-            begin_ahead(b, group, last, waiting);
+            begin_ahead(b, group, updated - 1, waiting);
         sw_build_forward(b, group, u);
+    }
+}
+
+/* Writes down the forward pass of a group, which is after the update of its units or not. */
+static void emit_forward(struct sw_builder *b, struct sw_group *group, sw_waiting waiting) {
+    const int64_t end = sw_min_i64(sw_plan_end_unit(b->plan), head_of(b));
+    if (waiting != SW_WAITING_NOTHING) {
+        emit_updated_forward(b, group, waiting);
+        if (b->plan->commit_every_step || b->saves)
+            sw_build_commit(b);
+        return;
+    }
+    for (int64_t u = sw_plan_first_unit(b->plan); u < end; u = last_beside(b, u) + 1)
+        sw_build_forward(b, group, u);
+}
+
+/* Returns a group of a program by its number. Two that follow each other have places of their own for their inputs. */
+static struct sw_group group_at(const struct sw_builder *b, const struct sw_group *like, int64_t number) {
+    const int64_t size = sw_plan_group(b->plan);
+    struct sw_group group = *like;
+    group.number = number;
+    group.first = number * size;
+    group.count = sw_min_i64(size, b->plan->spec.micro_batches - group.first);
+    group.at += number % 2 * size;
+    return group;
+}
+
+/* Writes down the passes of a stage. It begins with the forward passes of as many groups as stages are behind it; then
+ * each group's forward pass is followed by the backward pass of the oldest group that has none (PipeDream-flush, arXiv
+ * 2006.09503). The inputs of the next group are received while a backward pass runs. */
+static void emit_stage(struct sw_builder *b, const struct sw_group *like, sw_waiting waiting) {
+    const int64_t groups = sw_plan_groups(b->plan), ahead = sw_plan_groups_in_flight(b->plan) - 1;
+    const bool begins = sw_plan_first_unit(b->plan) == 0, ends = sw_plan_end_unit(b->plan) > head_of(b);
+    for (int64_t number = 0; number < groups + ahead; number++) {
+        const int64_t oldest = number - ahead;
+        struct sw_group group = group_at(b, like, number % groups), next = group_at(b, like, (number + 1) % groups);
+        /* With an update, the receipt is written down behind the first units' updates. */
+        if (number < groups) {
+            const bool updates = number == 0 && waiting != SW_WAITING_NOTHING;
+            if (!begins && !updates && number <= ahead)
+                sw_build_receive_inputs(b, &group);
+            emit_forward(b, &group, updates ? waiting : SW_WAITING_NOTHING);
+            if (!ends)
+                sw_build_send_outputs(b, &group);
+        }
+        if (oldest < 0)
+            continue;
+        struct sw_group back = group_at(b, like, oldest);
+        sw_build_backward(b, &back, !begins && number + 1 < groups ? &next : NULL);
     }
 }
 
@@ -68,16 +132,12 @@ static void emit_train(struct sw_builder *b, struct sw_group *group, sw_waiting 
     }
     b->state_age = waiting == SW_WAITING_NOTHING ? 1 : 0;
     sw_build_tokens(b, micros);
-    for (group->first = 0; group->first < micros; group->first += group->count) {
-        const bool updates = waiting != SW_WAITING_NOTHING && group->first == 0;
-        group->count = sw_min_i64(sw_plan_group(b->plan), micros - group->first);
-        if (updates)
-            emit_updated_forward(b, group, waiting);
-        for (int64_t u = 0; !updates && u < head_of(b); u = last_beside(b, u) + 1)
-            sw_build_forward(b, group, u);
-        if (updates && (b->plan->commit_every_step || b->saves))
-            sw_build_commit(b);
-        sw_build_backward(b, group);
+    if (sw_plan_stages(b->plan) > 1)
+        emit_stage(b, group, waiting);
+    for (int64_t number = 0; sw_plan_stages(b->plan) == 1 && number < sw_plan_groups(b->plan); number++) {
+        struct sw_group now = group_at(b, group, number);
+        emit_forward(b, &now, number == 0 ? waiting : SW_WAITING_NOTHING);
+        sw_build_backward(b, &now, NULL);
     }
     sw_build_sums_of_shard(b);
     if (sw_plan_job_ranks(b->plan) > 1)
@@ -102,11 +162,15 @@ static void emit_flush(struct sw_builder *b, sw_waiting waiting) {
 static void emit_inference(struct sw_builder *b, struct sw_group *group, sw_op_kind kind, int64_t micros) {
     b->state_age = 1;
     sw_build_tokens(b, micros);
-    for (group->first = 0; group->first < micros; group->first += group->count) {
+    for (group->first = 0; group->first < micros; group->first += group->count, group->number++) {
         group->count = sw_min_i64(sw_plan_group(b->plan), micros - group->first);
-        for (int64_t u = 0; u < head_of(b); u = last_beside(b, u) + 1)
-            sw_build_forward(b, group, u);
-        sw_build_inference_head(b, group, kind);
+        if (sw_plan_first_unit(b->plan) > 0)
+            sw_build_receive_inputs(b, group);
+        emit_forward(b, group, SW_WAITING_NOTHING);
+        if (sw_plan_end_unit(b->plan) > head_of(b))
+            sw_build_inference_head(b, group, kind);
+        else
+            sw_build_send_outputs(b, group);
     }
     if (sw_plan_job_ranks(b->plan) > 1)
         sw_build_exchange_summary(b, false);
@@ -142,8 +206,9 @@ static sw_status emit(struct sw_builder *b, sw_program_kind kind) {
         b->unit_ring[0].holds[k] = b->unit_ring[1].holds[k] = -1;
     b->typed_slot_holds = -1;
     struct sw_group group = {0};
-    group.at = calloc((size_t)sw_plan_group(plan), sizeof *group.at);
-    if (group.at == NULL)
+    group.at = calloc(2 * (size_t)sw_plan_group(plan), sizeof *group.at);
+    struct sw_operand *const at = group.at;
+    if (at == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the plan's ops");
     switch (kind) {
     case SW_PROGRAM_FLUSH_UPDATE: emit_flush(b, SW_WAITING_UPDATE); break;
@@ -158,7 +223,7 @@ static sw_status emit(struct sw_builder *b, sw_program_kind kind) {
         group.speculate = training[kind].speculate;
         emit_train(b, &group, training[kind].waiting);
     }
-    free(group.at);
+    free(at);
     return b->status;
 }
 

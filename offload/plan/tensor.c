@@ -71,7 +71,7 @@ static struct sw_operand kept_rows(const struct sw_builder *b, const struct sw_g
                                    int64_t within) {
     const int32_t home = group->train ? b->index->of_unit[SLOT_INPUT][unit + 1] : -1;
     return home >= 0 && sw_plan_partitions_inputs(b->plan) && b->plan->slot[home].tier == SW_DEVICE
-               ? (struct sw_operand){.slot = home, .piece = within}
+               ? (struct sw_operand){.slot = home, .piece = sw_build_input_piece(b, group, unit + 1, within)}
                : in_place;
 }
 
@@ -229,13 +229,14 @@ void sw_build_reduce_norm_grad(struct sw_builder *b, const struct sw_norm_work *
 /* The op reads the gradient at the unit's output, of which a block's input has a part beside the norm. The head's has
  * none. With sequence parallelism the gradient's rows are gathered when the unit before needs all. */
 void sw_build_backward_norm(struct sw_builder *b, const struct sw_norm_work *norm) {
-    const int64_t unit = norm->unit, kept = sw_plan_backward_input(b->plan, unit);
+    const int64_t unit = norm->unit;
     const bool head = unit == sw_build_head_of(b), sequence = sw_plan_is_sequence_parallel(b->plan);
+    const int64_t before = (head ? unit : sw_plan_backward_input(b->plan, unit)) - 1;
     const struct sw_what own_grad = grad_of(unit - 1, norm->micro, SW_VERSION_OWN);
     struct sw_op *op = sw_build_op(b, SW_OP_BACKWARD_NORM, unit, norm->micro);
     op->bytes = NORM_BACKWARD_PASSES * own_rows(b) * sw_plan_row_bytes(b->plan);
     sw_build_read_weights(b, unit, norm->weights);
-    sw_build_read(b, norm->input, sw_build_output_of(head ? unit - 1 : kept - 1, norm->micro));
+    sw_build_read(b, norm->input, sw_build_output_of(before, norm->micro));
     sw_build_read(b, norm->norm_grad, norm_grad_of(unit, norm->micro, SW_VERSION_OWN));
     if (!head)
         sw_build_read(b, norm->grad, grad_of(unit, norm->micro, sequence ? SW_VERSION_OWN : 0));

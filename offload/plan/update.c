@@ -166,7 +166,7 @@ void sw_build_norm(struct sw_builder *b) {
     const bool shared = sw_plan_job_ranks(b->plan) > 1;
     sw_build_op(b, SW_OP_COMPUTE_NORM, -1, -1);
     for (int64_t u = b->plan->first_trained; u < b->plan->spec.units->count; u++)
-        if (sw_plan_trains(b->plan, u))
+        if (sw_plan_trained_anywhere(b->plan, u).grains > 0)
             sw_build_read(b, (struct sw_operand){.slot = b->index->slot[SLOT_SQUARE_SUMS_HOST], .piece = u},
                           sums_of(b, u, shared));
     sw_build_write(b, (struct sw_operand){.slot = b->index->slot[SLOT_NORM]},
@@ -220,9 +220,9 @@ void sw_build_exchange_summary(struct sw_builder *b, bool sums) {
     }
     for (int64_t u = b->plan->first_trained; sums && u < b->plan->spec.units->count; u++) {
         const struct sw_operand at = {.slot = b->index->slot[SLOT_SQUARE_SUMS_HOST], .piece = u};
-        if (!sw_plan_trains(b->plan, u))
+        if (sw_plan_trained_anywhere(b->plan, u).grains == 0)
             continue;
-        if (sw_plan_shard_chunks(b->plan, u) > 0)
+        if (sw_plan_trains(b->plan, u) && sw_plan_shard_chunks(b->plan, u) > 0)
             sw_build_read(b, at, sums_of(b, u, false));
         sw_build_write(b, at, sums_of(b, u, true));
     }
@@ -693,11 +693,20 @@ static void sum_replicated(struct sw_builder *b, int64_t unit, struct sw_accumul
     sw_build_accumulate(b, unit, acc);
 }
 
+/* Adds up what the first and the last stage have of a tied table's gradient: afterwards both have the same. */
+static void sum_table(struct sw_builder *b, struct sw_accumulator *acc) {
+    struct sw_op *op = sw_build_op(b, SW_OP_SUM_TABLE, 0, -1);
+    op->bytes = sw_plan_trained_grains(b->plan, 0) * sw_plan_grain_bytes(b->plan, SW_CONTENT_ACC, 0);
+    sw_build_accumulate(b, 0, acc);
+}
+
 void sw_build_end_acc(struct sw_builder *b, int64_t unit, const struct sw_group *group, struct sw_accumulator acc) {
     const int32_t home = b->index->of_unit[SLOT_ACC][unit];
     const bool last = group->first + group->count == b->plan->spec.micro_batches;
     if (last || sw_plan_reduces_groups(b->plan, unit))
         sum_replicated(b, unit, &acc);
+    if (last && unit == 0 && sw_plan_copies_table(b->plan))
+        sum_table(b, &acc);
     if (sw_plan_reduces_groups(b->plan, unit)) {
         const int64_t before = group->first / sw_plan_group(b->plan);
         sw_build_reduce_group(b, unit, acc.slot, acc.version, before);

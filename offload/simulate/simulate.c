@@ -319,6 +319,11 @@ static struct price of_unit(const struct pricing *s, const struct sw_op *op) {
     }
 }
 
+/* Returns the bytes that a stage gets, which are counted where they are given. */
+static double passed_bytes(const struct sw_plan *plan, const struct sw_op *op) {
+    return op->kind == SW_OP_RECEIVE ? (double)plan->spec.cost[op->unit].output_bytes : 0.0;
+}
+
 static struct price price_of(const struct pricing *s, const struct sw_op *op, bool lane_was_idle) {
     const struct sw_rates *r = s->rates;
     const double bytes = (double)op->bytes;
@@ -351,6 +356,7 @@ static struct price price_of(const struct pricing *s, const struct sw_op *op, bo
     case SW_PRICE_EXCHANGE: return of_levels(s, op, &r->in_node, GATHERS, r->comm_latency_s);
     case SW_PRICE_GROUP_REDUCE: return of_group(s, op, REDUCES);
     case SW_PRICE_GROUP_GATHER: return of_group(s, op, GATHERS);
+    case SW_PRICE_PASS: return of_comm(r, r->gather, greater(bytes, passed_bytes(s->plan, op)));
     case SW_PRICE_SUMMARY: return of_comm(r, r->gather, bytes);
     case SW_PRICE_NOTHING: break;
     }

@@ -75,13 +75,23 @@ static int ranks_of(const struct harness *h) {
     return h->spec.comm == NULL ? 1 : sw_comm_identity(h->spec.comm)->ranks;
 }
 
+/* The ranks that have micro-batches of their own, those of each stage, and this one's number among them. */
+static int data_ranks_of(const struct harness *h) {
+    return ranks_of(h) / (h->spec.pipeline.stages > 1 ? h->spec.pipeline.stages : 1);
+}
+
+static int data_rank_of(const struct harness *h) {
+    return rank_of(h) % data_ranks_of(h);
+}
+
 static sw_status open_plan(struct harness *h) {
     const struct sw_model_bytes bytes = sw_model_bytes(h->model);
     struct sw_plan_spec spec = {
         .units = sw_model_get_units(h->model),
         .type = h->spec.shape.type,
-        .ranks = ranks_of(h),
-        .rank = rank_of(h),
+        .ranks = data_ranks_of(h),
+        .rank = data_rank_of(h),
+        .pipeline = h->spec.pipeline,
         .zero = h->spec.zero,
         .gather = h->spec.gather,
         .reduce = h->spec.reduce,
@@ -99,7 +109,7 @@ static sw_status open_plan(struct harness *h) {
         .tally = bytes.tally,
         .cost = bytes.cost,
         .work_bytes = bytes.work,
-        .gathered_bytes = bytes.gathered,
+        .gathered_bytes = h->spec.pipeline.stages > 1 ? 0 : bytes.gathered,
         .recompute = h->spec.recompute,
         .recompute_auto = h->spec.device_bytes > 0,
         .one_generation = h->spec.one_generation,
@@ -108,6 +118,7 @@ static sw_status open_plan(struct harness *h) {
         .budget_bytes = {[SW_DEVICE] = h->spec.device_bytes > 0 ? h->spec.device_bytes : HARNESS_BUDGET_BYTES,
                          [SW_HOST] = HARNESS_BUDGET_BYTES},
     };
+    spec.pipeline.stage = rank_of(h) / data_ranks_of(h);
     SW_TRY(sw_placement_parse(h->spec.place, &spec.place));
     bool *streams = calloc((size_t)spec.units->count, sizeof *streams);
     if (streams == NULL)
@@ -265,7 +276,7 @@ static void fill_tokens(struct harness *h, int64_t step) {
     for (int64_t m = 0; m < h->spec.micro_batches; m++) {
         int32_t *tokens = sw_engine_tokens(h->engine, m);
         for (int64_t i = 0; i < 2 * rows; i++) {
-            const int64_t micro = (step * ranks_of(h) + rank_of(h)) * h->spec.micro_batches + m;
+            const int64_t micro = (step * data_ranks_of(h) + data_rank_of(h)) * h->spec.micro_batches + m;
             const uint64_t place = (uint64_t)(micro * 2 * rows + i);
             tokens[i] = (int32_t)(sw_rng(h->spec.seed, TOKEN_STREAM, place).word[0] % (uint32_t)h->spec.config->vocab);
         }
@@ -285,7 +296,7 @@ sw_status harness_begin(struct harness *h, int64_t step, double clip) {
         .adamw = harness_adamw(step),
         .muon = {.lr = harness_adamw(step).lr, .momentum = 0.95, .weight_decay = 0.1},
         .clip = clip,
-        .loss_tokens = ranks_of(h) * h->spec.micro_batches * h->spec.shape.batch * h->spec.shape.seq,
+        .loss_tokens = data_ranks_of(h) * h->spec.micro_batches * h->spec.shape.batch * h->spec.shape.seq,
     };
     return sw_engine_begin(h->engine, &input);
 }
@@ -299,7 +310,7 @@ sw_status harness_wait(struct harness *h, struct sw_step_result *out) {
 sw_status harness_evaluate(struct harness *h, double *out) {
     SW_TRY(sw_engine_settle(h->engine));
     fill_tokens(h, EVALUATION_STEP);
-    const int64_t tokens = ranks_of(h) * h->spec.micro_batches * h->spec.shape.batch * h->spec.shape.seq;
+    const int64_t tokens = data_ranks_of(h) * h->spec.micro_batches * h->spec.shape.batch * h->spec.shape.seq;
     struct sw_step_result result;
     SW_TRY(sw_engine_begin(h->engine, &(struct sw_step_input){.kind = SW_STEP_LOSS, .step = 1, .loss_tokens = tokens}));
     SW_TRY(sw_engine_wait(h->engine, &result));

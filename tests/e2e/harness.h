@@ -8,14 +8,15 @@
 struct harness_spec {
     const struct sw_model_config *config;
     struct sw_model_shape shape;
-    int64_t micro_batches;   /* of a rank */
-    struct sw_comm *comm;    /* of several ranks, each of which has a store of its own; NULL: alone */
-    int zero;                /* stage */
-    int reduce_nodes;        /* nodes over which quantized gradients are reduced in two levels */
-    int node_ranks;          /* ranks of each node, which are neighbours; 0: not known */
-    sw_quant gather, reduce; /* how ranks exchange weights and gradients */
-    int secondary_ranks;     /* ranks of a part of a node, for secondary shards; 0: there are none */
-    bool secondary_on_host;  /* the device has no room for them; `place` names all states */
+    int64_t micro_batches;            /* of a rank */
+    struct sw_comm *comm;             /* of several ranks, each of which has a store of its own; NULL: alone */
+    int zero;                         /* stage */
+    struct sw_plan_pipeline pipeline; /* stages, which divide the comm's ranks, and their units; `stage` is set here */
+    int reduce_nodes;                 /* nodes over which quantized gradients are reduced in two levels */
+    int node_ranks;                   /* ranks of each node, which are neighbours; 0: not known */
+    sw_quant gather, reduce;          /* how ranks exchange weights and gradients */
+    int secondary_ranks;              /* ranks of a part of a node, for secondary shards; 0: there are none */
+    bool secondary_on_host;           /* the device has no room for them; `place` names all states */
     const char *place;
     sw_recompute recompute;
     int64_t

@@ -1,0 +1,298 @@
+/* Trainings by the stages of a pipeline, which are threads of this process: at one split, every ZeRO stage with its
+ * state on every tier and every order give the same bits, and the losses are those of one rank but for the order of
+ * sums. */
+#include "tests/e2e/same_bits.h"
+#include "tests/equipment/must.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { WRONG_CHARS = 512, PATH_CHARS = 4096, MOST_RANKS = 8, MICRO_BATCHES = 12, LONG_STEPS = 50 };
+#define RELATIVE_ERROR 1e-5
+#define ERROR_OF_16_BITS 1e-2
+
+/* One case: data ranks and stages, and the units at which these begin. */
+struct training {
+    const struct sw_model_config *config; /* NULL: the tied one of four blocks */
+    int data_ranks, stages;
+    int32_t bound[MOST_RANKS + 1];
+    sw_dtype type;
+    sw_optimizer_format optimizer;
+    int variants;
+};
+
+struct job {
+    const struct training *training;
+    struct sw_comm *comm;  /* NULL: one rank alone trains the whole batch */
+    const char *directory; /* of this rank */
+    char wrong[WRONG_CHARS];
+};
+
+static struct harness_spec spec_of(const struct job *job) {
+    const struct training *t = job->training;
+    struct harness_spec spec = same_narrow_spec(t->type, t->optimizer, SW_ROUND_STOCHASTIC);
+    if (t->config != NULL)
+        spec.config = t->config;
+    spec.comm = job->comm;
+    spec.micro_batches = job->comm == NULL ? MICRO_BATCHES : MICRO_BATCHES / t->data_ranks;
+    spec.shape.batch = 1;
+    spec.group = 1;
+    if (job->comm != NULL) {
+        spec.pipeline.stages = t->stages;
+        memcpy(spec.pipeline.bound, t->bound, sizeof t->bound);
+    }
+    return spec;
+}
+
+static void note(struct job *job, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void note(struct job *job, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    if (job->wrong[0] == '\0')
+        vsnprintf(job->wrong, sizeof job->wrong, format, arguments);
+    va_end(arguments);
+}
+
+static double allowed(const struct job *job) {
+    return job->training->type == SW_F32 ? RELATIVE_ERROR : ERROR_OF_16_BITS;
+}
+
+/* All losses of a training of many steps. */
+static sw_status train_long(const struct harness_spec *spec, double loss[LONG_STEPS]) {
+    struct harness harness;
+    sw_status status = SW_OK;
+    SW_TRY(harness_open(spec, &harness));
+    for (int64_t step = 1; status == SW_OK && step <= LONG_STEPS; step++) {
+        struct sw_step_result result;
+        SW_TRY_GOTO(harness_begin(&harness, step, SAME_CLIP), end);
+        SW_TRY_GOTO(harness_wait(&harness, &result), end);
+        loss[step - 1] = result.loss_sum;
+    }
+end:
+    harness_close(&harness);
+    return status;
+}
+
+/* One rank's results, which the ranks of a pipeline are compared with. */
+static struct same_trace alone;
+static double alone_long[LONG_STEPS];
+
+static sw_status compare_with_one(struct job *job, const struct same_trace *reference) {
+    double loss[LONG_STEPS];
+    for (int s = 0; s < SAME_STEPS; s++)
+        if (!(fabs(reference->loss[s] / alone.loss[s] - 1.0) <= allowed(job)) ||
+            !(fabs(reference->grad_norm[s] / alone.grad_norm[s] - 1.0) <= 10 * allowed(job)))
+            note(job, "step %d: loss %.9g and norm %.9g, of one rank %.9g and %.9g", s + 1, reference->loss[s],
+                 reference->grad_norm[s], alone.loss[s], alone.grad_norm[s]);
+    if (job->training->type != SW_F32 || job->training->optimizer != SW_OPTIMIZER_FP32)
+        return SW_OK;
+    const struct harness_spec spec = spec_of(job);
+    SW_TRY(train_long(&spec, loss));
+    for (int s = 0; s < LONG_STEPS; s++)
+        if (!(fabs(loss[s] / alone_long[s] - 1.0) <= RELATIVE_ERROR))
+            note(job, "step %d of many: loss %.9g, of one rank %.9g", s + 1, loss[s], alone_long[s]);
+    return SW_OK;
+}
+
+/* Gradients of each group are reduced by themselves from stage 2 on, where there are data ranks. */
+static int order_of(const struct job *job, int zero) {
+    return job->training->data_ranks > 1 && zero >= SW_ZERO_GRADS;
+}
+enum { ORDERS = 2 };
+
+static sw_status try_variant(struct job *job, const struct same_trace *reference, int zero, int variant) {
+    struct harness_spec spec = spec_of(job);
+    struct same_trace trace;
+    char place[128];
+    const int weights = variant % SW_TIERS, grads = variant / 3 % SW_TIERS, optimizer = (variant + zero) % SW_TIERS;
+    snprintf(place, sizeof place, "weights=%s,grads=%s,optimizer=%s,acts=%s", sw_tier_name((sw_tier)weights),
+             sw_tier_name((sw_tier)grads), sw_tier_name((sw_tier)optimizer),
+             sw_tier_name((sw_tier)((variant + 2 * zero) % SW_TIERS)));
+    spec.place = place;
+    spec.zero = zero;
+    spec.chunk_grains = 1 + variant % 4;
+    spec.ring_chunks = 1 + variant % 3;
+    spec.recompute = (sw_recompute)(variant % SW_RECOMPUTES);
+    spec.directory = job->directory;
+    spec.update_on_device = variant % 4 == 3 ? 0x5555555555555555 : 0;
+    /* Where groups are not reduced by themselves, their size changes no bit. */
+    spec.group = order_of(job, zero) == 0 && variant % 2 == 1 ? 2 : 1;
+    if (variant % 3 == 2)
+        SW_TRY(same_train_in_parts(&spec, 2, &trace));
+    else
+        SW_TRY(same_train(&spec, variant % 2 == 1, &trace));
+    const struct same_trace *expected = &reference[order_of(job, zero)];
+    struct same_trace known = *expected;
+    const char *what = NULL;
+    if (variant % 3 == 2) /* of the steps before the resume nothing is kept but their effect */
+        for (int s = 0; s < 2; s++)
+            known.loss[s] = trace.loss[s], known.grad_norm[s] = trace.grad_norm[s], known.skipped[s] = trace.skipped[s];
+    if (memcmp(known.loss, trace.loss, sizeof trace.loss) != 0)
+        what = "losses";
+    else if (memcmp(known.grad_norm, trace.grad_norm, sizeof trace.grad_norm) != 0)
+        what = "gradient norms";
+    else if (memcmp(&known.evaluation, &trace.evaluation, sizeof trace.evaluation) != 0)
+        what = "weights (by the loss of a fixed batch)";
+    if (what != NULL)
+        note(job, "rank %d, ZeRO stage %d, %s, groups of %lld: %s differ", sw_comm_identity(job->comm)->rank, zero,
+             place, (long long)spec.group, what);
+    same_free(&trace);
+    if (variant % 3 == 2)
+        harness_remove_store(job->directory);
+    return SW_OK;
+}
+
+/* Compares the bytes that a step's plan gives to others with those that the comm has counted. */
+static sw_status compare_bytes(struct job *job) {
+    struct harness_spec spec = spec_of(job);
+    struct harness harness;
+    sw_status status = SW_OK;
+    int64_t planned = 0;
+    spec.zero = SW_ZERO_OPTIMIZER;
+    SW_TRY(harness_open(&spec, &harness));
+    const int64_t before = sw_comm_sent_bytes(job->comm);
+    for (int64_t step = 1; step <= SAME_STEPS && status == SW_OK; step++) {
+        struct sw_step_result result = {0};
+        SW_TRY_GOTO(harness_begin(&harness, step, SAME_CLIP), end);
+        SW_TRY_GOTO(harness_wait(&harness, &result), end);
+        planned += result.lane_bytes[SW_LANE_COMM];
+    }
+    if (sw_comm_sent_bytes(job->comm) - before != planned)
+        note(job, "rank %d: %lld bytes are planned, and %lld sent", sw_comm_identity(job->comm)->rank,
+             (long long)planned, (long long)(sw_comm_sent_bytes(job->comm) - before));
+end:
+    harness_close(&harness);
+    return status;
+}
+
+/* An infinite gradient in the last stage skips the step in all. */
+static sw_status skip_infinite(struct job *job) {
+    enum { INFINITE_STEP = 2 };
+    struct harness_spec spec = spec_of(job);
+    struct same_trace trace;
+    const struct sw_comm_identity *self = sw_comm_identity(job->comm);
+    spec.infinite_step = self->rank == self->ranks - 1 ? INFINITE_STEP : 0;
+    SW_TRY(same_train(&spec, false, &trace));
+    for (int s = 0; s < SAME_STEPS; s++)
+        if (trace.skipped[s] != (s + 1 == INFINITE_STEP))
+            note(job, "rank %d: step %d is %sskipped", self->rank, s + 1, trace.skipped[s] ? "" : "not ");
+    same_free(&trace);
+    return SW_OK;
+}
+
+static sw_status run(struct job *job) {
+    struct same_trace reference[ORDERS];
+    struct harness_spec spec = spec_of(job);
+    SW_TRY(same_train(&spec, false, &reference[0]));
+    spec.zero = SW_ZERO_GRADS;
+    SW_TRY(same_train(&spec, false, &reference[1]));
+    for (int order = 0; order < ORDERS; order++)
+        SW_TRY(compare_with_one(job, &reference[order]));
+    for (int zero = SW_ZERO_NONE; zero <= SW_ZERO_WEIGHTS; zero++)
+        for (int variant = zero % 2; variant < job->training->variants; variant += 2)
+            SW_TRY(try_variant(job, reference, zero, variant));
+    SW_TRY(compare_bytes(job));
+    SW_TRY(skip_infinite(job));
+    for (int order = 0; order < ORDERS; order++)
+        same_free(&reference[order]);
+    return SW_OK;
+}
+
+struct party {
+    const struct training *training;
+    const char *directory;
+    char wrong[MOST_RANKS][WRONG_CHARS];
+};
+
+static void train_rank(void *context, int rank) {
+    struct party *party = context;
+    char directory[PATH_CHARS];
+    struct job job = {.training = party->training, .directory = directory};
+    snprintf(directory, sizeof directory, "%s/%d", party->directory, rank);
+    sw_status status = mkdir(directory, S_IRWXU) == 0 ? SW_OK : SW_ERR_IO;
+    SW_TRY_GOTO(status, end);
+    SW_TRY_GOTO(sw_comm_open(&job.comm), end);
+    status = run(&job);
+end:
+    if (status != SW_OK) {
+        snprintf(job.wrong, sizeof job.wrong, "rank %d: %s", rank, sw_error_message(status));
+        (void)sw_comm_abandon(job.comm, job.wrong);
+    }
+    memcpy(party->wrong[rank], job.wrong, sizeof job.wrong);
+    sw_comm_close(job.comm);
+    rmdir(directory);
+}
+
+static void check(void **state, const struct training *training) {
+    const struct job job = {.training = training};
+    const struct harness_spec spec = spec_of(&job);
+    struct party party = {.training = training, .directory = *state};
+    bool right = true;
+    must(same_train(&spec, false, &alone));
+    must(train_long(&spec, alone_long));
+    const int ranks = training->data_ranks * training->stages;
+    assert_int_equal(sw_comm_run_threads(ranks, train_rank, &party), SW_OK);
+    for (int rank = 0; rank < ranks; rank++) {
+        if (party.wrong[rank][0] != '\0')
+            print_error("%s\n", party.wrong[rank]);
+        right &= party.wrong[rank][0] == '\0';
+    }
+    same_free(&alone);
+    assert_true(right);
+}
+
+/* Six units: the embedding, four blocks, the head. */
+static void two_stages_of_a_tied_model_give_the_same_bits(void **state) {
+    check(state, &(struct training){.data_ranks = 1, .stages = 2, .bound = {0, 3, 6}, .type = SW_F32, .variants = 9});
+}
+
+static void two_data_ranks_of_two_stages_give_the_same_bits(void **state) {
+    check(state, &(struct training){.data_ranks = 2, .stages = 2, .bound = {0, 4, 6}, .type = SW_F32, .variants = 6});
+}
+
+static void four_stages_give_the_same_bits(void **state) {
+    check(state,
+          &(struct training){.data_ranks = 1, .stages = 4, .bound = {0, 2, 3, 4, 6}, .type = SW_F32, .variants = 3});
+    check(state,
+          &(struct training){.data_ranks = 2, .stages = 4, .bound = {0, 2, 3, 4, 6}, .type = SW_BF16, .variants = 2});
+}
+
+/* The embedding and the head are stages of their own. */
+static void each_unit_may_be_a_stage(void **state) {
+    check(state, &(struct training){
+                     .data_ranks = 1, .stages = 6, .bound = {0, 1, 2, 3, 4, 5, 6}, .type = SW_F32, .variants = 3});
+}
+
+/* Five units, whose table is not tied. */
+static void an_untied_model_gives_the_same_bits(void **state) {
+    check(state, &(struct training){.config = &same_rotary_config,
+                                    .data_ranks = 2,
+                                    .stages = 3,
+                                    .bound = {0, 2, 4, 5},
+                                    .type = SW_F32,
+                                    .optimizer = SW_OPTIMIZER_8BIT,
+                                    .variants = 4});
+}
+
+#define in_directory(test) cmocka_unit_test_setup_teardown(test, harness_make_directory, harness_remove_directory)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        in_directory(two_stages_of_a_tied_model_give_the_same_bits),
+        in_directory(two_data_ranks_of_two_stages_give_the_same_bits),
+        in_directory(four_stages_give_the_same_bits),
+        in_directory(each_unit_may_be_a_stage),
+        in_directory(an_untied_model_gives_the_same_bits),
+    };
+    if (getenv("SW_TEST_FILTER") != NULL)
+        cmocka_set_test_filter(getenv("SW_TEST_FILTER"));
+    return cmocka_run_group_tests_name("e2e pipeline bits", tests, NULL, NULL);
+}

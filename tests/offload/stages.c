@@ -1,0 +1,210 @@
+/* Plans of all stages of a pipeline, random as the others: each is proven by the checker, what stages send and receive
+ * meets in one order, none waits for ever, all units are updated, and no stage keeps more than the schedule says. */
+#include "core/size.h"
+#include "offload/plan/plan.h"
+#include "offload/plan/plan_private.h"
+#include "tests/equipment/must.h"
+#include "tests/offload/plans.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MODELS = 600, MOST_UNITS = 9, MOST_GRAINS = 12, MOST_STAGES = 6, MOST_DATA_RANKS = 3, SEED = 1 };
+
+struct stages {
+    int count;
+    struct sw_plan *plan[MOST_STAGES]; /* of one rank of each stage */
+    int at[MOST_STAGES];               /* the next op of its comm lane */
+    sw_program_kind program;
+};
+
+static const struct sw_op *next_op(const struct stages *s, int stage) {
+    const struct sw_program *program = &s->plan[stage]->program[s->program];
+    return s->at[stage] < program->lane_count[SW_LANE_COMM] ? &program->op[program->lane_op[SW_LANE_COMM][s->at[stage]]]
+                                                            : NULL;
+}
+
+/* Returns the stage that an op's counterpart is in; -1: it is among the ranks of a stage, or of all. */
+static int counterpart(const struct stages *s, int stage, const struct sw_op *op) {
+    if (op->kind == SW_OP_SUM_TABLE)
+        return stage == 0 ? s->count - 1 : 0;
+    if (op->kind != SW_OP_SEND && op->kind != SW_OP_RECEIVE)
+        return -1;
+    return (op->kind == SW_OP_SEND) == (op->content == SW_CONTENT_BLOCK_OUTPUT) ? stage + 1 : stage - 1;
+}
+
+static bool meet(const struct sw_op *one, const struct sw_op *other) {
+    const bool table = one->kind == SW_OP_SUM_TABLE && other->kind == SW_OP_SUM_TABLE;
+    const bool pass = (one->kind == SW_OP_SEND && other->kind == SW_OP_RECEIVE) ||
+                      (one->kind == SW_OP_RECEIVE && other->kind == SW_OP_SEND);
+    return table || (pass && one->content == other->content && one->unit == other->unit && one->micro == other->micro);
+}
+
+/* Advances each stage whose next op is alone, or meets that of the stage it is for. Returns whether any did. All ranks
+ * of a stage have one order, so that an op among them never waits. */
+static bool advance(struct stages *s, uint64_t seed) {
+    bool moved = false;
+    for (int stage = 0; stage < s->count; stage++) {
+        const struct sw_op *op = next_op(s, stage);
+        if (op == NULL || sw_ops[op->kind].among == SW_AMONG_JOB)
+            continue;
+        const int with = counterpart(s, stage, op);
+        if (with < 0) {
+            s->at[stage]++;
+            moved = true;
+            continue;
+        }
+        assert_in_range(with, 0, s->count - 1);
+        const struct sw_op *other = next_op(s, with);
+        if (other == NULL || counterpart(s, with, other) != stage)
+            continue;
+        if (!meet(op, other))
+            fail_msg("seed %llu: stage %d does '%s' of unit %d micro %d, and stage %d '%s' of unit %d micro %d",
+                     (unsigned long long)seed, stage, sw_op_name(op->kind), op->unit, op->micro, with,
+                     sw_op_name(other->kind), other->unit, other->micro);
+        s->at[stage]++;
+        s->at[with]++;
+        moved = true;
+    }
+    return moved;
+}
+
+/* All stages come to the exchange with all ranks, which is the last of a program. */
+static void check_meetings(struct stages *s, sw_program_kind kind, uint64_t seed) {
+    s->program = kind;
+    memset(s->at, 0, sizeof s->at);
+    while (advance(s, seed))
+        ;
+    for (int stage = 0; stage < s->count; stage++) {
+        const struct sw_op *op = next_op(s, stage);
+        if (op == NULL || sw_ops[op->kind].among != SW_AMONG_JOB)
+            fail_msg("seed %llu: stage %d of %d waits for ever in '%s' of unit %d micro %d", (unsigned long long)seed,
+                     stage, s->count, op == NULL ? "nothing" : sw_op_name(op->kind), op == NULL ? -1 : op->unit,
+                     op == NULL ? -1 : op->micro);
+        s->at[stage]++;
+        assert_null(next_op(s, stage));
+    }
+}
+
+/* Each grain is updated in one stage, but for a tied table's, which two have; each micro-batch of a unit is computed in
+ * one stage. */
+static void check_work(const struct stages *s, uint64_t seed) {
+    const struct sw_units *units = s->plan[0]->spec.units;
+    for (int64_t u = 0; u < units->count; u++) {
+        int64_t updated = 0, forward = 0, backward = 0;
+        for (int stage = 0; stage < s->count; stage++) {
+            const struct sw_program *program = &s->plan[stage]->program[SW_PROGRAM_UPDATE];
+            for (int32_t i = 0; i < program->op_count; i++) {
+                const struct sw_op *op = &program->op[i];
+                const bool updates = op->kind == SW_OP_UPDATE_ON_HOST || op->kind == SW_OP_UPDATE_ON_DEVICE;
+                updated += updates && op->unit == u ? op->grains : 0;
+                forward += op->kind == SW_OP_FORWARD && op->unit == u;
+                backward += (op->kind == SW_OP_BACKWARD || op->kind == SW_OP_FORWARD_BACKWARD_HEAD) && op->unit == u;
+            }
+        }
+        const int64_t own = sw_plan_shard(s->plan[sw_plan_stage_of(s->plan[0], u)], u).grains;
+        const int64_t each = s->plan[0]->spec.zero == SW_ZERO_NONE ? units->unit[u].grains : own;
+        const int64_t micros = s->plan[0]->spec.micro_batches;
+        if (updated != each * (u == 0 && units->tied ? 2 : 1) || forward != (u + 1 < units->count ? micros : 0) ||
+            backward != micros)
+            fail_msg("seed %llu: unit %lld has %lld grains updated, %lld forward and %lld backward passes",
+                     (unsigned long long)seed, (long long)u, (long long)updated, (long long)forward,
+                     (long long)backward);
+    }
+}
+
+/* A stage keeps the inputs and intermediates of as many groups as stages are from it to the last one. */
+static void check_memory(const struct stages *s) {
+    for (int stage = 0; stage < s->count; stage++) {
+        const struct sw_plan *plan = s->plan[stage];
+        const int64_t groups = sw_min_i64(sw_plan_groups(plan), s->count - stage), group = sw_plan_group(plan);
+        for (int32_t i = 0; i < plan->slot_count; i++) {
+            const struct sw_slot *slot = &plan->slot[i];
+            if (slot->unit < 0)
+                continue;
+            assert_true(sw_plan_holds(plan, slot->unit));
+            if (i == plan->index->of_unit[SLOT_INPUT][slot->unit]) {
+                const bool received = slot->unit == sw_plan_first_unit(plan);
+                assert_int_equal(slot->pieces, group * sw_min_i64(sw_plan_groups(plan), groups + received));
+            }
+            if (i == plan->index->of_unit[SLOT_SAVED][slot->unit])
+                assert_int_equal(slot->pieces, group * groups);
+        }
+    }
+}
+
+static void draw_bounds(struct plans_random *random, struct sw_plan_spec *spec) {
+    const int units = (int)spec->units->count,
+              stages = (int)plans_draw(random, 2, units < MOST_STAGES ? units : MOST_STAGES);
+    spec->pipeline.stages = stages;
+    for (int s = 1; s < stages; s++)
+        spec->pipeline.bound[s] = (int32_t)plans_draw(random, spec->pipeline.bound[s - 1] + 1, units - stages + s);
+    spec->pipeline.bound[stages] = units;
+}
+
+static struct sw_plan_spec draw_spec(struct plans_random *random, struct sw_units **units) {
+    struct sw_plan_spec spec = plans_random_spec(random, MOST_UNITS, MOST_GRAINS, units);
+    const bool tensor = plans_draw(random, 0, 2) == 0;
+    plans_draw_tensor(random, MOST_DATA_RANKS, *units, &spec);
+    spec.tensor.sequence = spec.tensor.partition_inputs = false;
+    if (!tensor)
+        spec.tensor = (struct sw_plan_tensor){0};
+    plans_drop_base(*units);
+    plans_train_all(*units);
+    (*units)->fp8 = false;
+    for (int64_t u = 0; u < (*units)->count; u++) {
+        random->cost[u].shares_input = random->cost[u].continues = random->cost[u].adapted = false;
+        random->cost[u].output_bytes = u + 1 < (*units)->count ? random->cost[0].output_bytes : 0;
+        if (!tensor) {
+            (*units)->unit[u].replicated_grain = (*units)->unit[u].grains;
+            (*units)->unit[u].replicated_elems = 0;
+        }
+    }
+    spec.micro_batches = plans_draw(random, 1, 9);
+    spec.group = plans_draw(random, 0, 2) > 0 ? 1 : plans_draw(random, 1, spec.micro_batches);
+    spec.ranks = (int)plans_draw(random, 1, MOST_DATA_RANKS);
+    spec.rank = (int)plans_draw(random, 0, spec.ranks - 1);
+    spec.zero = (int)plans_draw(random, SW_ZERO_NONE, SW_ZERO_WEIGHTS);
+    draw_bounds(random, &spec);
+    return spec;
+}
+
+static void try_random_model(uint64_t seed, int *tied, int *tensor) {
+    struct plans_random random = {.seed = seed};
+    struct sw_units *units;
+    struct sw_plan_spec spec = draw_spec(&random, &units);
+    struct stages s = {.count = spec.pipeline.stages};
+    for (spec.pipeline.stage = 0; spec.pipeline.stage < s.count; spec.pipeline.stage++) {
+        struct sw_plan **plan = &s.plan[spec.pipeline.stage];
+        must(sw_plan_create(&spec, plan));
+        if (sw_plan_check(*plan) != SW_OK)
+            fail_msg("seed %llu, stage %d of %d: %s", (unsigned long long)seed, spec.pipeline.stage, s.count,
+                     sw_error_message(SW_ERR_INTERNAL));
+        assert_true(plans_have_same_waits(*plan, SW_PROGRAM_UPDATE));
+    }
+    check_meetings(&s, SW_PROGRAM_START, seed);
+    check_meetings(&s, SW_PROGRAM_UPDATE, seed);
+    check_meetings(&s, SW_PROGRAM_LOSS, seed);
+    check_work(&s, seed);
+    check_memory(&s);
+    *tied += units->tied;
+    *tensor += spec.tensor.ranks > 1;
+    for (int stage = 0; stage < s.count; stage++)
+        sw_plan_destroy(s.plan[stage]);
+    sw_units_destroy(units);
+}
+
+static void plans_of_stages_fit_together(void **state) {
+    (void)state;
+    int tied = 0, tensor = 0;
+    for (uint64_t seed = SEED; seed < SEED + MODELS; seed++)
+        try_random_model(seed, &tied, &tensor);
+    printf("# %d of %d models are tied, %d have tensor groups\n", tied, MODELS, tensor);
+    assert_true(tied > MODELS / 3 && tensor > MODELS / 5);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(plans_of_stages_fit_together)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
