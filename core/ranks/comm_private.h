@@ -125,8 +125,9 @@ struct sw_comm {
     struct sw_comm_request requests[SW_COMM_REQUESTS];
     /* Requests so far; a request's slot is its number modulo SW_COMM_REQUESTS. given: fully posted. */
     int64_t begun, given;
-    int64_t begun_in[SW_SCOPES];            /* requests of each scope so far, since its ranks were last set */
-    int tensor_ranks, expert_ranks, stages; /* as set by sw_comm_set_groups and sw_comm_set_stages */
+    int64_t begun_in[SW_SCOPES];    /* requests of each scope so far, since its ranks were last set */
+    int tensor_ranks, expert_ranks; /* as set by sw_comm_set_groups */
+    _Atomic int stages;             /* as set by sw_comm_set_stages; the watch reads it */
     struct sw_comm_round rounds[SW_COMM_GROUPS];
     struct sw_comm_message *messages;
     int64_t *bounds;

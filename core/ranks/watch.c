@@ -72,7 +72,8 @@ static int longest_lane(const struct sw_note *note, int lane_count) {
 static void place_of(const struct sw_watch_view *views, int ranks, int rank, const struct sw_watch_rule *rule,
                      char *out, size_t chars) {
     const struct sw_note *note = views[rank].note;
-    const int waiting = first_waiting(views, ranks, rank), lane = longest_lane(note, rule->lane_count);
+    const int waiting = rule->stages ? -1 : first_waiting(views, ranks, rank),
+              lane = longest_lane(note, rule->lane_count);
     size_t used = 0;
     out[0] = '\0';
     if (waiting >= 0)
@@ -129,6 +130,13 @@ static bool is_further_behind(const struct sw_watch_view *view, const struct sw_
     return own->running_ns < 0 && others->running_ns >= 0;
 }
 
+/* Tells whether a rank holds up one that waits in a collective. By numbers of collectives, if all ranks begin the same;
+ * else every rank does that is in none itself. */
+static bool is_behind(const struct sw_watch_view *view, const struct sw_watch_view *waiting,
+                      const struct sw_watch_rule *rule) {
+    return rule->stages ? collective(view)->running_ns < 0 : collective(view)->entered < collective(waiting)->entered;
+}
+
 bool sw_watch_judge(const struct sw_watch_view *views, int ranks, const struct sw_watch_rule *rule,
                     char text[SW_WATCH_TEXT_CHARS]) {
     for (int rank = 0; rank < ranks; rank++)
@@ -141,7 +149,7 @@ bool sw_watch_judge(const struct sw_watch_view *views, int ranks, const struct s
     int slow = -1;
     for (int rank = 0; rank < ranks; rank++) {
         const struct sw_watch_view *view = &views[rank];
-        const bool behind = collective(view)->entered < collective(&views[waiting])->entered;
+        const bool behind = is_behind(view, &views[waiting], rule);
         const bool still = view->still_ns > still_limit_ns(view, rule);
         if (behind && view->left)
             return say(views, ranks, rank, rule, "has been gone", view->silent_ns, text);
@@ -260,7 +268,8 @@ static struct sw_watch_rule rule_of(const struct sw_watch *watch) {
     return (struct sw_watch_rule){.lanes = watch->lanes,
                                   .lane_count = watch->lane_count,
                                   .timeout_ns = watch->timeout_ns,
-                                  .remedy = watch->spec.remedy};
+                                  .remedy = watch->spec.remedy,
+                                  .stages = watch->comm->stages > 1};
 }
 
 static void lose(struct sw_watch *watch, struct sw_watch_peer *peer) {

@@ -80,6 +80,7 @@ struct sw_watch_rule {
     int lane_count;
     int64_t timeout_ns;
     const char *remedy; /* as in struct sw_watch_spec */
+    bool stages;        /* ranks pass each other bytes, each as often as its stage of a pipeline has to */
 };
 /* Returns true if the job must end by these facts about its ranks, and then writes the reason into `text`. */
 bool sw_watch_judge(const struct sw_watch_view *views, int ranks, const struct sw_watch_rule *rule,

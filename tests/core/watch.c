@@ -119,6 +119,25 @@ static void a_rank_that_waits_for_the_slow_one_is_not_blamed(void **state) {
     check_said(text, "rank 1 (process 101 on here) has done nothing");
 }
 
+/* Stages pass bytes unequally often, so that a rank in a collective may have begun fewer than those that wait for the
+ * one in none. */
+static void among_stages_who_is_in_no_collective_is_blamed(void **state) {
+    (void)state;
+    const struct sw_watch_rule rule = {.lanes = lanes, .lane_count = LANES, .timeout_ns = TIMEOUT_NS, .stages = true};
+    char text[SW_WATCH_TEXT_CHARS] = "";
+    struct ranks all;
+    leave_behind(together(&all, TIMEOUT_NS + 1), 2, TIMEOUT_NS, false);
+    all.note[0].lanes[SW_WATCH_COMM].entered = OTHERS - 3;
+    all.note[2].lanes[SW_WATCH_COMM].entered = OTHERS + 3;
+    assert_false(sw_watch_judge(all.view, RANKS, &rule, text));
+    all.view[2].still_ns = TIMEOUT_NS + 1;
+    assert_true(sw_watch_judge(all.view, RANKS, &rule, text));
+    check_said(text, "rank 2 (process 102 on here) has done nothing");
+    together(&all, TIMEOUT_NS + 1)->note[1].lanes[SW_WATCH_COMM].entered = OTHERS - 3;
+    assert_true(sw_watch_judge(all.view, RANKS, &rule, text));
+    check_said(text, "the network between them is at fault");
+}
+
 /* Rank 0 waits for the one that died, and rank 2, which is further, for rank 0. */
 static void a_death_is_told_with_group_and_op(void **state) {
     (void)state;
@@ -246,6 +265,7 @@ int main(void) {
         cmocka_unit_test(silence_is_never_forgiven),
         cmocka_unit_test(all_in_one_collective_blame_the_network),
         cmocka_unit_test(a_rank_that_waits_for_the_slow_one_is_not_blamed),
+        cmocka_unit_test(among_stages_who_is_in_no_collective_is_blamed),
         cmocka_unit_test(a_death_is_told_with_group_and_op),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
