@@ -11,6 +11,7 @@
 
 #include "core/machine.h"
 #include "job/machine/gpu_trust.h"
+#include "job/settings/pipeline.h"
 #include "model/hf/family.h"
 
 #include <math.h>
@@ -168,7 +169,8 @@ static bool lacks_room(const struct sw_plan *plan) {
 
 /* Tells whether the settings leave open what a rank keeps of inputs. */
 static bool is_open(const struct sw_settings *settings) {
-    return settings->sequence != SW_SEQUENCE_YES && settings->partition == SW_PARTITION_AUTO;
+    return settings->sequence != SW_SEQUENCE_YES && settings->partition == SW_PARTITION_AUTO &&
+           sw_settings_stages(settings) == 1;
 }
 
 /* Tells whether prices may decide between whole inputs and rows. */
@@ -245,6 +247,7 @@ static sw_status begin_plan(const struct sw_settings *settings, const struct sw_
         .rank = share.rank,
         .tensor = tensor_of(settings, &bytes),
         .experts = experts_of(settings, &bytes),
+        .pipeline = sw_settings_pipeline(settings, sw_model_get_units(model)->count),
         .zero = share.stage,
         .gather = sw_settings_gather(settings),
         .reduce = sw_settings_reduce(settings),
@@ -261,7 +264,7 @@ static sw_status begin_plan(const struct sw_settings *settings, const struct sw_
         .tally = bytes.tally,
         .cost = bytes.cost,
         .work_bytes = bytes.work,
-        .gathered_bytes = bytes.gathered,
+        .gathered_bytes = sw_settings_stages(settings) > 1 ? 0 : bytes.gathered,
         .recompute_auto = settings->recompute == SW_OPTION_RECOMPUTE_AUTO,
         .recompute = settings->recompute == SW_OPTION_RECOMPUTE_ALL ? SW_RECOMPUTE_UNIT : SW_RECOMPUTE_NOTHING,
         .one_generation = settings->durability == SW_DURABILITY_NONE,
@@ -313,6 +316,11 @@ static sw_status choose_stage(const struct sw_settings *settings, const struct s
         *out = SW_ZERO_WEIGHTS;
     if (!open || sw_settings_most_state_ranks(settings) == 1 || *out == SW_ZERO_WEIGHTS)
         return SW_OK;
+    /* The gradients and weights of a stage that reduced or gathered them would do so once for each micro-batch. */
+    if (sw_settings_stages(settings) > 1) {
+        *out = SW_ZERO_OPTIMIZER;
+        return SW_OK;
+    }
     struct sw_plan *plan = NULL;
     const sw_status status = outline_share(settings, model, (struct share){.stage = SW_ZERO_GRADS}, NULL, &plan);
     *out = SW_ZERO_GRADS;
@@ -465,7 +473,7 @@ static sw_status make_outline(const struct sw_settings *settings, const struct s
     static const int open[] = {SW_ZERO_GRADS, SW_ZERO_WEIGHTS};
     struct share share = {.rank = (int)sw_settings_state_rank(settings)};
     if (pricing != NULL && settings->zero == SW_OPTION_AUTO && sw_settings_most_state_ranks(settings) > 1 &&
-        sw_settings_gather(settings) == SW_QUANT_NONE)
+        sw_settings_stages(settings) == 1 && sw_settings_gather(settings) == SW_QUANT_NONE)
         return search(settings, model, open, sizeof open / sizeof open[0], pricing, out);
     SW_TRY(choose_stage(settings, model, &share.stage));
     SW_TRY(sw_as_usage(check_quantized(settings, share.stage)));

@@ -143,8 +143,38 @@ static uint64_t digest_of(const struct sw_plan *plan) {
     return digest;
 }
 
+/* Compares the collectives of the ranks of each stage, and what stages must have in common: the passes of micro-batches
+ * and when all commit. */
+static sw_status agree_on_stages(struct sw_ranks *ranks, const struct sw_plan *plan, uint64_t digest) {
+    const int64_t common[] = {plan->spec.zero, plan->spec.micro_batches, plan->spec.group};
+    const int64_t commits = plan->commit_every_step;
+    const struct sw_comm_claim claims[] = {
+        {.what = "ZeRO stage or order", .remedy = "name --zero and --order", .value = common, .bytes = sizeof common},
+        {.what = "rule for when to commit",
+         .remedy =
+             "stages of a pipeline keep all of the optimizer state on nvme or none does: name its tier by --place",
+         .value = &commits,
+         .bytes = sizeof commits},
+    };
+    void *all;
+    sw_status status = SW_OK;
+    SW_TRY(sw_ranks_agree(ranks, claims, sizeof claims / sizeof claims[0]));
+    SW_TRY(sw_ranks_collect(ranks, "plans", &digest, sizeof digest, &all));
+    const int first = sw_ranks_rank(ranks) / sw_plan_stage_ranks(plan) * sw_plan_stage_ranks(plan);
+    if (((const uint64_t *)all)[first] != digest)
+        status = sw_fail(SW_ERR_ARG,
+                         "rank %d has another plan than rank %d of the same stage; name --precision, --place and "
+                         "--update, so that different machines choose alike",
+                         sw_ranks_rank(ranks), first);
+    free(all);
+    return sw_ranks_agree_on_error(ranks, status);
+}
+
 sw_status sw_agree_on_plan(struct sw_trainer *trainer) {
-    const uint64_t digest = digest_of(trainer->job.plan);
+    const struct sw_plan *plan = trainer->job.plan;
+    const uint64_t digest = digest_of(plan);
+    if (sw_plan_stages(plan) > 1)
+        return agree_on_stages(trainer->ranks, plan, digest);
     const struct sw_comm_claim claim = {
         .what = "plan",
         .remedy = "name --precision, --place and --update, so that different machines choose alike",

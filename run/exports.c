@@ -156,7 +156,7 @@ static float *part_of(struct sw_gathered_masters *self, int64_t rank) {
 /* Returns how many parts of a unit the ranks have: those of a group; or, of a unit without experts, those of a tensor
  * group, which lie on the ranks with the same number in their tensor groups. */
 static int parts_of(const struct sw_plan *plan, int64_t unit) {
-    return sw_plan_job_ranks(plan) / sw_plan_unit_ranks(plan, unit);
+    return sw_plan_stage_ranks(plan) / sw_plan_unit_ranks(plan, unit);
 }
 
 /* Reads the requested grains that this rank holds into its part of `all`. */
@@ -190,7 +190,8 @@ static sw_status exchange(struct sw_gathered_masters *self, const struct request
 static int64_t owner_of(const struct part *part, int64_t unit, int64_t grain) {
     const struct sw_plan *plan = part->masters->trainer->job.plan;
     const int parts = parts_of(plan, unit);
-    return (int64_t)sw_plan_owner_of(plan, unit, grain) * parts + part->tensor_rank % parts;
+    const int64_t first = (int64_t)sw_plan_stage_of(plan, unit) * sw_plan_stage_ranks(plan);
+    return first + (int64_t)sw_plan_owner_of(plan, unit, grain) * parts + part->tensor_rank % parts;
 }
 
 /* Brings a grain of a part, and some that follow it, to rank 0's part of `all`. */

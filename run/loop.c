@@ -326,6 +326,7 @@ static sw_status loop_validate(struct sw_trainer *trainer, struct sw_evaluated *
                                              .micro_batches = sw_settings_micro_batches(settings),
                                              .max_tokens = INT64_MAX,
                                              .tensor_ranks = sw_settings_tensor_ranks(settings),
+                                             .stages = sw_settings_stages(settings),
                                              .ranks = trainer->ranks,
                                              .reference = settings->dpo ? trainer->reference.of_validation : NULL};
     return sw_evaluate(&evaluation, out);

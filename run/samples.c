@@ -78,8 +78,10 @@ struct sw_rewards sw_rewards_of(const double pair_sums[SW_PAIR_SUMS], int64_t pa
 sw_status sw_evaluate(const struct sw_evaluation *e, struct sw_evaluated *out) {
     assert(e->max_tokens > 0);
     const int64_t windows = sw_data_validation_windows(e->data), tensor_ranks = sw_max_i64(1, e->tensor_ranks);
-    const int64_t ranks = sw_ranks_count(e->ranks) / tensor_ranks;
-    const int64_t per_rank = e->batch * e->micro_batches, own = per_rank * (sw_ranks_rank(e->ranks) / tensor_ranks);
+    const int64_t alike = tensor_ranks * sw_max_i64(1, e->stages); /* ranks that read the same data */
+    const int64_t ranks = sw_ranks_count(e->ranks) / alike;
+    const int64_t per_rank = e->batch * e->micro_batches;
+    const int64_t own = per_rank * (sw_ranks_rank(e->ranks) / tensor_ranks % ranks);
     /* Counts all tokens that are read, unless tokens with a loss have a limit: then it counts those. */
     const bool limited = e->max_tokens < INT64_MAX;
     struct sw_long_work progress = sw_long_work_begin("evaluating", sw_min_i64(e->max_tokens, windows * e->seq));
@@ -104,7 +106,7 @@ sw_status sw_evaluate(const struct sw_evaluation *e, struct sw_evaluated *out) {
     }
     sw_long_work_end(&progress);
     SW_TRY(sw_ranks_sum(e->ranks, &tokens));
-    tokens /= tensor_ranks;
+    tokens /= alike;
     const int64_t pairs = e->reference != NULL ? windows / 2 : 0, counted = pairs > 0 ? pairs : tokens;
     *out = (struct sw_evaluated){.loss = counted > 0 ? sums[SW_PAIR_LOSS] / (double)counted : (double)NAN,
                                  .tokens = tokens,

@@ -37,6 +37,7 @@ struct sw_evaluation {
     int64_t max_tokens;                /* stop after this many predicted tokens; INT64_MAX: predict all */
     struct sw_ranks *ranks;            /* each data rank evaluates its share of the data; all get the result */
     int64_t tensor_ranks;              /* neighbouring ranks that form one data rank; 0 or 1: each rank is one */
+    int64_t stages;                    /* pipeline stages of as many ranks each; 0 or 1: there is none */
     const double *reference;           /* pairs: log-probabilities of the windows by the reference; NULL: no pairs */
 };
 

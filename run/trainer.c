@@ -17,6 +17,7 @@
 #include "core/size.h"
 #include "core/status.h"
 #include "job/machine/drives.h"
+#include "job/settings/pipeline.h"
 #include "job/settings/room.h"
 #include "job/sizes.h"
 #include "job/store.h"
@@ -757,17 +758,23 @@ static void keep_rounding(int before, int unnamed, struct sw_settings *settings)
         settings->rounding = sw_settings_optimizer(settings) == SW_OPTIMIZER_FP32 ? SW_OPTION_ROUNDING_AUTO : before;
 }
 
+/* Returns the number of ranks, or groups, that have shared the state of one part of a run. */
+static int64_t data_ranks_of(const struct sw_run *run) {
+    return run->ranks / run->tensor_ranks / sw_split_stages(run->split);
+}
+
 /* Unsets the settings that depend on how ranks divide the work, if that changes. A run of one data rank has not chosen
  * its ZeRO stage; its stage was `zero_before`, until the edit could name one. Unsets the tiles if the new groups' parts
  * of a layer cannot be cut into that many. */
 static void regroup(const struct sw_trainer *trainer, int64_t zero_before, struct sw_settings *settings) {
     const struct sw_run *run = &trainer->run;
+    const bool other_stages = strcmp(run->split, sw_settings_split(settings)) != 0;
     const int64_t tensor_ranks = sw_settings_tensor_ranks(settings), zero = settings->zero;
     if (run->ranks != sw_ranks_count(trainer->ranks) || run->tensor_ranks != sw_settings_part_ranks(settings) ||
-        run->expert_ranks != sw_settings_expert_ranks(settings)) {
-        sw_settings_regroup(settings, run->ranks / run->tensor_ranks);
+        run->expert_ranks != sw_settings_expert_ranks(settings) || other_stages) {
+        sw_settings_regroup(settings, data_ranks_of(run));
         settings->zero = zero;
-    } else if (zero == SW_OPTION_AUTO && run->ranks == run->tensor_ranks) {
+    } else if (zero == SW_OPTION_AUTO && data_ranks_of(run) == 1) {
         settings->zero = zero_before;
     }
     if (tensor_ranks > 1 && !sw_model_tiles_fit(&run->config, (int)tensor_ranks, settings->tiles))
@@ -823,7 +830,7 @@ static sw_status apply_change(const struct change *change, const struct sw_train
     int64_t before[NUMBERS], named[NUMBERS];
     const int rounding = settings->rounding;
     const int64_t zero = settings->zero;
-    if (trainer->run.ranks == trainer->run.tensor_ranks)
+    if (data_ranks_of(&trainer->run) == 1)
         settings->zero = SW_OPTION_AUTO;
     for (int i = 0; i < NUMBERS; i++) {
         before[i] = *number[i];
@@ -833,11 +840,14 @@ static sw_status apply_change(const struct change *change, const struct sw_train
     const int optimizer = settings->tuning.optimizer;
     settings->tuning.optimizer = UNNAMED;
     const struct rows_kept rows = leave_rows_open(settings);
+    SW_TRY(sw_settings_set_split("auto", settings));
     sw_status status = change->apply != NULL ? change->apply(change->context, settings) : SW_OK;
     if (settings->tuning.optimizer == UNNAMED)
         settings->tuning.optimizer = optimizer;
     else if (status == SW_OK)
         status = name_optimizer(settings);
+    if (status == SW_OK && sw_split_stages(trainer->run.split) == sw_settings_stages(settings))
+        status = sw_settings_keep_split(trainer->run.split, settings);
     if (sw_tensor_is_open(settings))
         settings->tensor = trainer->run.tensor_ranks / trainer->run.expert_ranks;
     for (int i = 0; i < NUMBERS; i++) {

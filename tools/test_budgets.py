@@ -15,6 +15,7 @@ BUDGETS = {
     "e2e/cli_power": 35, "e2e/cli_predictions": 10, "e2e/cli_profile": 25, "e2e/cli_ptx": 15, "e2e/cli_quantized": 15,
     "e2e/cli_ranks": 10, "e2e/cli_ranks_cuda": 80, "e2e/cli_ranks_cuda_late": 55, "e2e/cli_ranks_cuda_tensor": 155,
     "e2e/cli_ranks_elastic": 10, "e2e/cli_ranks_experts": 45, "e2e/cli_ranks_killed": 35, "e2e/cli_ranks_nodes": 15,
+    "e2e/cli_ranks_pipeline": 60,
     "e2e/cli_ranks_slow": 10, "e2e/cli_ranks_tensor": 45, "e2e/cli_ranks_training": 25, "e2e/cli_recipe": 10,
     "e2e/cli_removed": 10, "e2e/cli_report": 15, "e2e/cli_run_model": 10, "e2e/cli_runs": 20, "e2e/cli_samples": 20,
     "e2e/cli_sizes": 30, "e2e/cli_stored": 15, "e2e/cli_tensor": 15, "e2e/cli_token_files": 10, "e2e/cli_tokenize": 35,

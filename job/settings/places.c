@@ -119,6 +119,20 @@ sw_status sw_places_of(const struct sw_option_list *nvme, const char *folder, co
     return status;
 }
 
+/* Writes the part of a folder's name for a split: its numbers, or a checksum of them if they are many. */
+enum { SPLIT_NAME_CHARS = 48 };
+static const char *name_split(const char *split, char out[SPLIT_NAME_CHARS]) {
+    out[0] = '\0';
+    if (split == NULL || split[0] == '\0')
+        return out;
+    if (snprintf(out, SPLIT_NAME_CHARS, "-pipeline-%s", split) >= SPLIT_NAME_CHARS)
+        snprintf(out, SPLIT_NAME_CHARS, "-pipeline-%016llx",
+                 (unsigned long long)sw_checksum(split, (int64_t)strlen(split)));
+    for (char *at = out; *at != '\0'; at++)
+        *at = *at == ',' ? '-' : *at;
+    return out;
+}
+
 void sw_places_folder_name(const struct sw_store_owner *owner, char name[SW_OWNER_FOLDER_CHARS]) {
     const bool narrow = owner->optimizer != SW_OPTIMIZER_FP32;
     char groups[SW_OWNER_FOLDER_CHARS / 2] = "";
@@ -131,9 +145,11 @@ void sw_places_folder_name(const struct sw_store_owner *owner, char name[SW_OWNE
         snprintf(groups, sizeof groups, "-%s-%lld", owner->joined ? "experts" : "experts-of", experts);
     else if (tensor > 1)
         snprintf(groups, sizeof groups, "-tensor-%lld", tensor);
+    char split[SPLIT_NAME_CHARS];
     if (owner->ranks > 1 || narrow)
-        snprintf(name, SW_OWNER_FOLDER_CHARS, "rank-%lld-of-%lld%s%s%s%s", (long long)owner->rank,
-                 (long long)sw_max_i64(1, owner->ranks), groups, owner->whole ? "-whole" : "", narrow ? "-" : "",
+        snprintf(name, SW_OWNER_FOLDER_CHARS, "rank-%lld-of-%lld%s%s%s%s%s", (long long)owner->rank,
+                 (long long)sw_max_i64(1, owner->ranks), groups, name_split(owner->split, split),
+                 owner->whole ? "-whole" : "", narrow ? "-" : "",
                  narrow ? sw_optimizer_format_name(owner->optimizer) : "");
 }
 

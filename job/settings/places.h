@@ -22,6 +22,7 @@ struct sw_store_owner {
     int64_t local_rank;            /* number among the ranks of its machine */
     int64_t tensor_ranks;          /* size of groups, whose ranks each have a part of the state; 0 or 1: no groups */
     int64_t expert_ranks;          /* members of a group that share out experts; 0 or 1: a tensor group */
+    const char *split;             /* layers of each pipeline stage, "12,10,10"; NULL or "": no pipeline */
     bool joined;                   /* by an older version (struct sw_run) */
     bool whole;                    /* every rank has the whole optimizer state (--zero 0) */
     sw_optimizer_format optimizer; /* format of the optimizer state */

@@ -14,6 +14,7 @@
 #include "io/store/block.h"
 #include "job/machine/devices.h"
 #include "job/machine/ranks.h"
+#include "job/settings/pipeline.h"
 #include "job/settings/places.h"
 #include "job/settings/schedule.h"
 #include "model/freeze.h"
@@ -46,10 +47,6 @@ sw_quant sw_settings_reduce(const struct sw_settings *settings) {
                                       [SW_REDUCE_INT8] = SW_QUANT_INT8,
                                       [SW_REDUCE_INT4] = SW_QUANT_INT4};
     return quants[settings->reduce];
-}
-
-int64_t sw_settings_ranks(const struct sw_settings *settings) {
-    return sw_max_i64(1, settings->ranks);
 }
 
 void sw_settings_take_ranks(struct sw_settings *settings, struct sw_ranks *ranks) {
@@ -190,11 +187,11 @@ int64_t sw_settings_tensor_rank(const struct sw_settings *settings) {
 }
 
 int64_t sw_settings_data_ranks(const struct sw_settings *settings) {
-    return sw_settings_ranks(settings) / sw_settings_tensor_ranks(settings);
+    return sw_settings_stage_ranks(settings) / sw_settings_tensor_ranks(settings);
 }
 
 int64_t sw_settings_data_rank(const struct sw_settings *settings) {
-    return settings->rank / sw_settings_tensor_ranks(settings);
+    return settings->rank % sw_settings_stage_ranks(settings) / sw_settings_tensor_ranks(settings);
 }
 
 bool sw_settings_shares_experts(const struct sw_settings *settings) {
@@ -218,7 +215,7 @@ int64_t sw_settings_part_rank(const struct sw_settings *settings) {
 }
 
 int64_t sw_settings_state_ranks(const struct sw_settings *settings) {
-    return sw_settings_ranks(settings) / sw_settings_part_ranks(settings);
+    return sw_settings_stage_ranks(settings) / sw_settings_part_ranks(settings);
 }
 
 int64_t sw_settings_most_state_ranks(const struct sw_settings *settings) {
@@ -226,7 +223,7 @@ int64_t sw_settings_most_state_ranks(const struct sw_settings *settings) {
 }
 
 int64_t sw_settings_state_rank(const struct sw_settings *settings) {
-    return settings->rank / sw_settings_part_ranks(settings);
+    return settings->rank % sw_settings_stage_ranks(settings) / sw_settings_part_ranks(settings);
 }
 
 static int greatest_divisor(int a, int b) {
@@ -352,6 +349,12 @@ static sw_status settings_check_tensor(const struct sw_settings *s) {
 sw_status sw_settings_check_tensor_ranks(const struct sw_settings *s) {
     const int64_t ranks = sw_settings_ranks(s), group = sw_settings_part_ranks(s);
     const bool both = group > group_value(s);
+    if (ranks % (group * sw_settings_stages(s)) != 0 && sw_settings_stages(s) > 1)
+        return sw_fail(SW_ERR_ARG,
+                       "--pipeline %lld%s needs a multiple of %lld ranks, and this job has %lld; start as many with "
+                       "mpirun -n, plan for them with --ranks, or give another --pipeline",
+                       (long long)s->pipeline, group > 1 ? " with --tensor" : "",
+                       (long long)(group * sw_settings_stages(s)), (long long)ranks);
     char tensor[SW_COUNT_CHARS] = "";
     if (ranks % group == 0)
         return SW_OK;
@@ -369,6 +372,8 @@ sw_status sw_settings_group_ranks(const struct sw_settings *settings, struct sw_
     if (sw_ranks_comm(ranks) != NULL)
         sw_comm_set_groups(sw_ranks_comm(ranks), (int)sw_settings_tensor_ranks(settings),
                            (int)sw_settings_expert_ranks(settings));
+    if (sw_ranks_comm(ranks) != NULL)
+        sw_comm_set_stages(sw_ranks_comm(ranks), (int)sw_settings_stages(settings));
     return SW_OK;
 }
 
@@ -493,6 +498,7 @@ sw_status sw_settings_check(const struct sw_settings *settings) {
     SW_TRY(check_machine(settings));
     SW_TRY(settings_check_secondary(settings));
     SW_TRY(settings_check_tensor(settings));
+    SW_TRY(sw_settings_check_pipeline(settings));
     if (settings->order != NULL) /* resume has no --order */
         SW_TRY(parse_order(settings->order, 1, &group));
     SW_TRY(sw_tensor_rates_check(settings));
@@ -569,6 +575,7 @@ struct sw_store_owner sw_settings_owner(const struct sw_settings *settings) {
                                    .local_rank = settings->local_rank,
                                    .tensor_ranks = sw_settings_part_ranks(settings),
                                    .expert_ranks = sw_settings_expert_ranks(settings),
+                                   .split = sw_settings_split(settings),
                                    .whole = sw_settings_most_state_ranks(settings) > 1 && settings->zero == 0,
                                    .optimizer = sw_settings_optimizer(settings)};
 }
@@ -581,6 +588,8 @@ sw_status sw_settings_group(const struct sw_settings *settings, int64_t *out) {
     SW_TRY(parse_order(settings->order, sw_settings_micro_batches(settings), out));
     if (sw_settings_order_is_auto(settings) && settings->group > 0)
         *out = sw_min_i64(*out, settings->group);
+    if (sw_settings_order_is_auto(settings) && sw_settings_stages(settings) > 1)
+        *out = 1; /* so that stages wait least for each other */
     return SW_OK;
 }
 
@@ -639,7 +648,7 @@ static void resolve_shape(struct sw_settings *s, const struct sw_model_config *c
     s->micro_batch_open |= s->micro_batch == SW_OPTION_AUTO;
     if (s->micro_batch == SW_OPTION_AUTO) {
         const int64_t sequences = (batch_auto ? AUTO_BATCH_TOKENS : s->batch_tokens) / s->seq / ranks;
-        s->micro_batch = sw_max_i64(1, sw_min_i64(sequences, AUTO_MICRO_BATCH_TOKENS / s->seq));
+        s->micro_batch = sw_max_i64(1, sw_min_i64(sequences / sw_settings_stages(s), AUTO_MICRO_BATCH_TOKENS / s->seq));
         while (!batch_auto && sequences > 0 && sequences % s->micro_batch != 0)
             s->micro_batch--;
         /* The sequences of --dpo come in pairs. */
@@ -650,7 +659,7 @@ static void resolve_shape(struct sw_settings *s, const struct sw_model_config *c
     }
     const int64_t micro_tokens = s->micro_batch * s->seq * ranks;
     if (batch_auto)
-        s->batch_tokens = micro_tokens * sw_max_i64(1, AUTO_BATCH_TOKENS / micro_tokens);
+        s->batch_tokens = micro_tokens * sw_max_i64(sw_settings_stages(s), AUTO_BATCH_TOKENS / micro_tokens);
 }
 
 /* Lowers the micro-batch until each rank's sequences are a multiple of it. That changes the order of sums, but so does
@@ -810,6 +819,7 @@ static sw_status resolve_router(struct sw_settings *s, const struct sw_model_con
 
 sw_status sw_settings_resolve(struct sw_settings *s, const struct sw_model_config *config,
                               const struct sw_device_info *device) {
+    int64_t group;
     if (s->tensor == SW_OPTION_AUTO && sw_settings_ranks(s) == 1)
         s->tensor = 1;
     SW_TRY(check_frozen(s, config));
@@ -823,6 +833,8 @@ sw_status sw_settings_resolve(struct sw_settings *s, const struct sw_model_confi
         return sw_fail(SW_ERR_ARG, "--seq %lld is longer than the model's %lld positions", (long long)s->seq,
                        (long long)config->max_positions);
     SW_TRY(sw_as_usage(check_batch(s)));
+    SW_TRY(sw_settings_group(s, &group));
+    SW_TRY(sw_settings_resolve_pipeline(s, config, sw_settings_micro_batches(s), group));
     if (s->precision == SW_PRECISION_AUTO)
         s->precision = device->bf16_fast ? SW_PRECISION_BF16 : SW_PRECISION_FP32;
     SW_TRY(resolve_chunk(s, config, device));

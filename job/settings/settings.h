@@ -27,6 +27,8 @@ enum { SW_GATHER_EXACT, SW_GATHER_INT8 };
 enum { SW_REDUCE_ORDERED, SW_REDUCE_LIBRARY, SW_REDUCE_INT8, SW_REDUCE_INT4 };
 enum { SW_OPTION_ROUNDING_AUTO, SW_OPTION_ROUNDING_NEAREST, SW_OPTION_ROUNDING_STOCHASTIC };
 enum { SW_SETTINGS_MOST_RANKS = 4096, SW_NODES_UNEVEN = -1 };
+/* Characters of the longest --pipeline-split, and the most layers that one names. */
+enum { SW_SPLIT_CHARS = 512, SW_MOST_LAYERS = 99999 };
 #define SW_NO_SECONDARY "none"
 /* The recipe in the folder of a run. */
 #define SW_RECIPE_NAME "recipe.yaml"
@@ -90,7 +92,9 @@ struct sw_settings {
     int sequence;               /* SW_SEQUENCE_*: whether a tensor group's ranks normalise only their own rows */
     int64_t tensor; /* size of tensor groups, whose ranks divide each layer; 0 or 1: no groups; SW_OPTION_AUTO counts as
                        1 until sw_tensor_choose sets it */
-    int64_t experts; /* size of expert groups, whose ranks share out the experts of each block; 0 or 1: no groups */
+    int64_t experts;  /* size of expert groups, whose ranks share out the experts of each block; 0 or 1: no groups */
+    int64_t pipeline; /* stages of consecutive ranks, each with some layers; 0 or 1: each rank has all layers */
+    char *pipeline_split;     /* layers of each stage, "12,10,10"; "auto" until sw_settings_resolve_pipeline */
     int64_t ranks_per_node;   /* ranks that count as a node; SW_OPTION_AUTO: the ranks of a machine */
     int64_t node_ranks;       /* not a flag: ranks of each node; 0: unknown, or SW_NODES_UNEVEN */
     int64_t node_rank;        /* not a flag: this rank's number within its node */
@@ -154,9 +158,14 @@ int sw_settings_node_ranks(const struct sw_settings *settings);
  */
 int sw_settings_reduce_nodes(const struct sw_settings *settings);
 
-/* The groups that --tensor makes. Job rank j has the number j % tensor in its group and belongs to the data rank j /
- * tensor. The data ranks divide the sequences of a step; the ranks of a group compute the same sequences, each with its
- * part of every layer. ZeRO divides the state of a part among the ranks that have that part, one in each group. */
+/* The stages that --pipeline makes (pipeline.h): their number, at least 1, the ranks of each, and this rank's stage. */
+int64_t sw_settings_stages(const struct sw_settings *settings);
+int64_t sw_settings_stage_ranks(const struct sw_settings *settings);
+int64_t sw_settings_stage(const struct sw_settings *settings);
+/* The groups that --tensor makes, in each stage. Rank j of a stage has the number j % tensor in its group and belongs
+ * to the data rank j / tensor. The data ranks divide the sequences of a step; the ranks of a group compute the same
+ * sequences, each with its part of every layer. ZeRO divides the state of a part among the ranks that have that part,
+ * one in each group. */
 int64_t sw_settings_tensor_ranks(const struct sw_settings *settings);
 int64_t sw_settings_tensor_rank(const struct sw_settings *settings);
 int64_t sw_settings_data_ranks(const struct sw_settings *settings);
@@ -229,7 +238,9 @@ sw_optimizer_format sw_settings_optimizer(const struct sw_settings *settings);
 /* Returns Muon's rate of a step in which AdamW's is `lr`. */
 double sw_settings_muon_lr(const struct sw_settings *settings, double lr);
 sw_rounding sw_settings_rounding(const struct sw_settings *settings);
-int64_t sw_settings_ranks(const struct sw_settings *settings);
+static inline int64_t sw_settings_ranks(const struct sw_settings *settings) {
+    return settings->ranks > 1 ? settings->ranks : 1;
+}
 /* Returns the micro-batches that each data rank computes in a step. */
 int64_t sw_settings_micro_batches(const struct sw_settings *settings);
 bool sw_settings_order_is_auto(const struct sw_settings *settings);

@@ -656,12 +656,12 @@ static void take_sums(struct sw_engine *engine, const struct sw_op *op, int job_
         const int sharers = sw_plan_unit_ranks(plan, of_unit->first_index), parts = sw_plan_stage_ranks(plan) / sharers;
         const bool adds = rank % parts > 0;
         const struct sw_span all = sw_plan_trained_anywhere(plan, of_unit->first_index);
-        const struct sw_span at = sw_shard(all.grains, sharers, rank / parts);
-        double *sums = (double *)sw_engine_address(engine, of_unit) + at.first_grain;
+        const struct sw_span at = sw_plan_shard_anywhere(plan, of_unit->first_index, rank / parts);
+        double *sums = (double *)sw_engine_address(engine, of_unit) + at.first_grain - all.first_grain;
         for (int64_t g = 0; g < at.grains; g++)
             if (!adds)
                 sums[g] = record[g];
-            else if (!sw_unit_grain_copies(unit, all.first_grain + at.first_grain + g))
+            else if (!sw_unit_grain_copies(unit, at.first_grain + g))
                 sums[g] += record[g];
         record += at.grains;
     }

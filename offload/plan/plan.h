@@ -618,6 +618,8 @@ int64_t sw_plan_state_chunks(const struct sw_plan *plan, sw_state state, int64_t
 struct sw_span sw_plan_state_chunk(const struct sw_plan *plan, sw_state state, int64_t unit, int64_t chunk);
 /* Returns a rank's shard of a unit's trained span, or of a frozen unit, and a chunk of it, which may have no grains. */
 struct sw_span sw_plan_shard_of(const struct sw_plan *plan, int64_t unit, int rank);
+/* Returns that shard also of a unit that this rank's stage does not have: then of a rank of the unit's stage. */
+struct sw_span sw_plan_shard_anywhere(const struct sw_plan *plan, int64_t unit, int rank);
 struct sw_span sw_plan_shard_chunk(const struct sw_plan *plan, int64_t unit, int rank, int64_t chunk);
 /* Returns the rank whose shard has a grain; for a grain that these units have not, some rank or none. */
 int sw_plan_owner_of(const struct sw_plan *plan, int64_t unit, int64_t grain);

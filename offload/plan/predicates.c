@@ -412,10 +412,12 @@ static struct sw_span shard_of(const struct sw_plan *plan, int64_t unit, struct 
     return shard;
 }
 
+struct sw_span sw_plan_shard_anywhere(const struct sw_plan *plan, int64_t unit, int rank) {
+    return sw_unit_shard(&plan->spec.units->unit[unit], unit, sw_plan_unit_ranks(plan, unit), rank);
+}
+
 struct sw_span sw_plan_shard_of(const struct sw_plan *plan, int64_t unit, int rank) {
-    return sw_plan_holds(plan, unit)
-               ? sw_unit_shard(&plan->spec.units->unit[unit], unit, sw_plan_unit_ranks(plan, unit), rank)
-               : (struct sw_span){0};
+    return sw_plan_holds(plan, unit) ? sw_plan_shard_anywhere(plan, unit, rank) : (struct sw_span){0};
 }
 
 int64_t sw_plan_most_shard_grains(const struct sw_plan *plan, int64_t unit) {
@@ -423,12 +425,13 @@ int64_t sw_plan_most_shard_grains(const struct sw_plan *plan, int64_t unit) {
 }
 
 int sw_plan_owner_of(const struct sw_plan *plan, int64_t unit, int64_t grain) {
-    const struct sw_span shared = sw_plan_shared(plan, unit);
+    const struct sw_unit *of = &plan->spec.units->unit[unit];
+    const int64_t first = sw_plan_shard_anywhere(plan, unit, 0).first_grain;
     const int ranks = sw_plan_unit_ranks(plan, unit);
     int rank = 0;
-    if (!sw_unit_has_muon(&plan->spec.units->unit[unit]))
-        return sw_shard_rank(shared.grains, ranks, grain - shared.first_grain);
-    while (rank + 1 < ranks && sw_plan_shard_of(plan, unit, rank + 1).first_grain <= grain)
+    if (!sw_unit_has_muon(of))
+        return sw_shard_rank(of->grains - first, ranks, grain - first);
+    while (rank + 1 < ranks && sw_plan_shard_anywhere(plan, unit, rank + 1).first_grain <= grain)
         rank++;
     return rank;
 }

@@ -20,6 +20,7 @@
 #include "core/size.h"
 #include "core/status.h"
 #include "io/queue/file.h"
+#include "job/settings/pipeline.h"
 #include "model/hf/folder_contents.h"
 #include "offload/plan/unit.h"
 #include "text/documents/tokenize_files.h"
@@ -255,6 +256,7 @@ sw_status sw_run_stores_from_json(const json_t *root, const char *path, struct s
     const json_t *stores = json_object_get(root, "stores"), *count = json_object_get(root, "ranks");
     run->tensor_ranks = sw_settings_part_ranks(&run->settings);
     run->expert_ranks = sw_settings_expert_ranks(&run->settings);
+    snprintf(run->split, sizeof run->split, "%s", sw_settings_split(&run->settings));
     run->joined = run->expert_ranks > 1 && !json_is_true(json_object_get(root, "experts_apart"));
     run->tiles = run->settings.tiles;
     if (stores == NULL && count == NULL) {
@@ -318,6 +320,7 @@ sw_status sw_run_places(const char *folder, const struct sw_run *run, int64_t ra
                                          .local_rank = store->local_rank,
                                          .tensor_ranks = run->tensor_ranks,
                                          .expert_ranks = run->expert_ranks,
+                                         .split = run->split,
                                          .joined = run->joined,
                                          .whole = run->whole,
                                          .optimizer = run->optimizer};

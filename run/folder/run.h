@@ -46,14 +46,15 @@ struct sw_run {
     struct sw_text_sources texts; /* the text that the data are tokens of */
     int64_t ranks;                /* number of ranks, each with one store */
     bool whole;                   /* each store holds the whole optimizer state (--zero 0) */
-    /* Layout of the stores, which a resume may change by --optimizer-state, --tensor and --experts: the format of the
-     * optimizer state, the size of groups whose ranks have parts of the state (1: none), the members of such a group
-     * that share out experts (1: it is a tensor group), and the tiles per half of a block. */
+    /* Layout of the stores, which a resume may change by --optimizer-state, --tensor, --experts and --pipeline: the
+     * format of the optimizer state, the size of groups whose ranks have parts of the state (1: none), the members of
+     * such a group that share out experts (1: it is a tensor group), and the tiles per half of a block. */
     sw_optimizer_format optimizer;
     /* --optimizer and --optimizer-for as in run.json; the settings may have changed since. */
     int trains;
     char *optimizer_for;
     int64_t tensor_ranks, expert_ranks, tiles;
+    char split[SW_SPLIT_CHARS]; /* layers of each pipeline stage (--pipeline-split); "": there is no pipeline */
     bool joined;                /* by an older version, whose groups have experts in one unit with their block */
     struct sw_run_store *store; /* `ranks` entries; NULL until the stores are made */
     struct sw_option_list nvme; /* --nvme as in run.json; the settings may have changed since */

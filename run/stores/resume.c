@@ -127,8 +127,9 @@ static sw_status remove_orphans(struct sw_store_set *set) {
 static bool needs(const struct sw_store_set *set, const struct sw_store *store, int64_t owner) {
     const struct sw_run *before = &set->old;
     const int64_t tensor_ranks = before->tensor_ranks;
-    if (owner == sw_ranks_rank(set->ranks) % before->ranks || (before->expert_ranks > 1 && !before->joined))
-        return true; /* all ranks share what has no experts */
+    if (owner == sw_ranks_rank(set->ranks) % before->ranks || (before->expert_ranks > 1 && !before->joined) ||
+        before->split[0] != '\0')
+        return true; /* all ranks share what has no experts; the stores of stages say themselves what they have */
     if (owner % tensor_ranks != sw_ranks_rank(set->ranks) % tensor_ranks)
         return false; /* another part of every layer */
     /* The formats with matrices of Muon come last. */
@@ -461,6 +462,7 @@ static sw_status take_old(struct sw_store_set *set) {
                         .store = stores};
     set->old.settings.tuning.optimizer = run->trains;
     set->old.settings.tuning.optimizer_for = run->optimizer_for;
+    memcpy(set->old.split, run->split, sizeof run->split);
     for (int64_t rank = 0; rank < run->ranks; rank++) {
         memcpy(stores[rank].id, run->store[rank].id, sizeof stores[rank].id);
         stores[rank].local_rank = run->store[rank].local_rank;
@@ -595,7 +597,7 @@ static sw_status check_previous(const struct sw_store_set *self, bool same) {
     return sw_ranks_agree_on_error(
         self->ranks, sw_fail(SW_ERR_ARG,
                              "--previous goes back in the stores of the run's own %s: start as many, with the same "
-                             "--zero, --tensor and --optimizer-state",
+                             "--zero, --tensor, --pipeline and --optimizer-state",
                              SW_COUNT(self->run->ranks, "rank")));
 }
 
@@ -604,7 +606,7 @@ sw_status sw_store_set_open(struct sw_store_set *self, struct sw_store **out) {
     const struct sw_store_owner owner = sw_settings_owner(&run->settings);
     const bool same = run->ranks == owner.ranks && run->whole == owner.whole && run->optimizer == owner.optimizer &&
                       run->tensor_ranks == owner.tensor_ranks && run->expert_ranks == owner.expert_ranks &&
-                      run->joined == owner.joined;
+                      run->joined == owner.joined && strcmp(run->split, owner.split) == 0;
     *out = NULL;
     SW_TRY(check_previous(self, same));
     return same ? open_existing(self, out) : replace(self, out);

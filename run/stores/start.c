@@ -41,6 +41,8 @@ sw_status sw_unfinished_start_write(int file, const char *path, const struct sw_
                              run->whole, "stores", sw_run_stores_to_json(run->store, run->ranks));
     if (experts > 1)
         json_object_set_new(root, "experts", json_integer(experts));
+    if (run->split[0] != '\0')
+        json_object_set_new(root, "pipeline", json_string(run->split));
     sw_run_layout_to_json(run, root);
     char *text = root == NULL ? NULL : sw_json_checked_text(root);
     const sw_status status =
@@ -65,6 +67,7 @@ static sw_status parse(const char *text, const char *path, struct sw_unfinished_
     sw_status status;
     out->run.settings.tensor = read_group(root, "tensor");
     out->run.settings.experts = read_group(root, "experts");
+    const char *split = json_string_value(json_object_get(root, "pipeline"));
     if (!sw_json_is_as_written(text, root))
         status = sw_fail(SW_ERR_CORRUPT,
                          "%s does not match its checksum, so what an unfinished start has left is not known: name "
@@ -76,6 +79,8 @@ static sw_status parse(const char *text, const char *path, struct sw_unfinished_
                          "%s is not of a start that this program knows: name another folder, or remove this one", path);
     else
         status = sw_run_stores_from_json(root, path, &out->run);
+    if (split != NULL)
+        snprintf(out->run.split, sizeof out->run.split, "%s", split);
     out->whole = status == SW_OK;
     json_decref(root);
     return status;
@@ -116,6 +121,7 @@ static bool is_of_rank(const char *name, const struct sw_run *run) {
                                          .ranks = run->ranks,
                                          .tensor_ranks = run->tensor_ranks,
                                          .expert_ranks = run->expert_ranks,
+                                         .split = run->split,
                                          .joined = run->joined,
                                          .whole = run->whole,
                                          .optimizer = run->optimizer};

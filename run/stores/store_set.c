@@ -268,6 +268,7 @@ sw_status sw_store_set_record(const struct sw_store_set *self, const char *id, c
     into->optimizer = owner.optimizer;
     into->tensor_ranks = owner.tensor_ranks;
     into->expert_ranks = owner.expert_ranks;
+    snprintf(into->split, sizeof into->split, "%s", owner.split);
     into->joined = owner.joined;
     into->tiles = self->run->settings.tiles;
     return SW_OK;

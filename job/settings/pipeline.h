@@ -1,0 +1,32 @@
+/* The stages that --pipeline makes: consecutive ranks of equal number, each stage with a run of the model's layers, the
+ * first with the embedding too and the last with the head. Job rank j is in stage j / (ranks / stages). */
+#ifndef SW_JOB_SETTINGS_PIPELINE_H
+#define SW_JOB_SETTINGS_PIPELINE_H
+
+#include "job/settings/settings.h"
+#include "model/hf/config.h"
+#include "model/model.h"
+
+/* Refuses flags and numbers that no pipeline goes with, whatever the model. */
+sw_status sw_settings_check_pipeline(const struct sw_settings *settings);
+
+/* Replaces --pipeline-split auto by the layers of each stage, so that the slowest stage is as fast as can be, and
+ * checks a split that was given, the model, and that the micro-batches of a data rank, in groups of so many, are
+ * enough. */
+sw_status sw_settings_resolve_pipeline(struct sw_settings *settings, const struct sw_model_config *config,
+                                       int64_t micros, int64_t group);
+
+/* Returns the stages of a resolved split, for a model of so many units, and this rank's stage. */
+struct sw_plan_pipeline sw_settings_pipeline(const struct sw_settings *settings, int64_t units);
+
+/* Returns the split as stores are named by it: the layers of each stage; "" without a pipeline. */
+const char *sw_settings_split(const struct sw_settings *settings);
+
+/* Returns the stages of a split as stores are named by it. */
+int64_t sw_split_stages(const char *split);
+
+/* Sets the split, "auto" too; and sets it unless it is "" or the settings have one that is not auto. */
+sw_status sw_settings_set_split(const char *split, struct sw_settings *settings);
+sw_status sw_settings_keep_split(const char *split, struct sw_settings *settings);
+
+#endif

@@ -1,0 +1,234 @@
+"""Stages of ranks have layers of their own (--pipeline): with the losses of one rank, the same bits at every placement, stores
+that resume on any other ranks, and nothing lost when a rank is."""
+
+import array
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+
+from program import command, differences, limits, mark, must, numbers_of, scratch_folder, script_test, steps_of, text, tree, write
+from ranks_jobs import Job, far, mpirun, threads
+
+FOLDER = scratch_folder()
+SEED = int(os.environ.get("SW_TEST_SEED", random.randrange(1 << 32)))
+SCHEDULE, STEPS, FEW, SHORT, ROUNDS = 50, 4, 2, 6, int(os.environ.get("SW_TEST_ROUNDS", 2))
+TOLERANCE = 1e-5
+TIMEOUT_S, PATIENT_S = 6, 100
+EVERYTHING_AWAY = "weights=nvme,acts=nvme,grads=nvme,optimizer=nvme"
+VOCAB, SEQ, POSITIONS, SEQUENCES = 259, 33, 37, 8
+LLAMA = {"vocab_size": VOCAB, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+         "intermediate_size": 176, "max_position_embeddings": POSITIONS, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+         "hidden_act": "silu", "tie_word_embeddings": False}
+# Two with a table that embedding and head share, and one with two.
+CONFIGS = {
+    "gpt2": {"model_type": "gpt2", "vocab_size": VOCAB, "n_positions": POSITIONS, "n_embd": 64, "n_layer": 4, "n_head": 4},
+    "llama": {"model_type": "llama", **LLAMA},
+    "qwen3": {"model_type": "qwen3", **LLAMA, "head_dim": 16, "tie_word_embeddings": True},
+}
+
+
+def path(*names):
+    return os.path.join(FOLDER, *names)
+
+
+DATA = write(path("data.bin"), array.array("H", list(text(1, 120 * SEQ).encode())).tobytes())
+PROMPT = write(path("prompt.bin"), array.array("H", list(b"the text")).tobytes())
+for family, fields in CONFIGS.items():
+    os.mkdir(path(family))
+    write(path(family, "config.json"), json.dumps(fields))
+
+
+def train(name, *more, model="gpt2", steps=SHORT, timeout_s=PATIENT_S, micro_batch=1, batch=SEQUENCES * SEQ):
+    return command("train", "--model", path(model), "--init", "--data", DATA, "--run", path(name), "--steps", steps, "--schedule-steps",
+                   SCHEDULE, "--warmup", 5, "--seq", SEQ, "--micro-batch", micro_batch, "--batch-tokens", batch, "--chunk-grains", 1,
+                   "--threads", 1, "--precision", "fp32", "--rank-timeout", timeout_s, *more)
+
+
+def started(words):
+    return limits.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+
+
+def processes(ranks, arguments):
+    return mpirun((ranks, arguments))
+
+
+def together(ranks, arguments, launch=threads):
+    done = started(launch(ranks, arguments))
+    if done.returncode != 0:
+        raise RuntimeError(f"{ranks} ranks of {' '.join(map(str, arguments))}: status {done.returncode}: {done.stderr[-1500:]}")
+    return done
+
+
+def refused(what, ranks, arguments, *words):
+    """One rank says in one line why all end, and nothing is changed."""
+    before = tree(FOLDER, mark)
+    done = started(threads(ranks, arguments))
+    said = [line for line in done.stderr.splitlines() if line.startswith("spillway ")]
+    right = done.returncode != 0 and len(said) == 1 and all(word in said[0] for word in words)
+    problems = [] if right else [f"{what}: status {done.returncode}, lacks one of {words}: {done.stderr[-1500:]}"]
+    return problems + [f"{what}: {name} was changed" for name in differences(before, tree(FOLDER, mark))]
+
+
+def stages_train_as_one_rank_does():
+    """With validation that the data ranks of all stages share out, and gradients that are clipped."""
+    more, problems = ("--val", "9%", "--eval-every", 2, "--clip", 0.05), []
+    for model in CONFIGS:
+        together(1, train(f"{model}-1", *more, model=model, steps=STEPS))
+        for ranks, flags in ((2, (2,)), (4, (2,)), (4, (4,)), (4, (2, "--tensor", 2))):
+            name = "-".join(map(str, (model, ranks, *flags)))
+            together(ranks, train(name, *more, "--pipeline", *flags, model=model, steps=STEPS))
+            problems += far(name, path(name), path(f"{model}-1"), tolerance=TOLERANCE)
+    together(6, train("ends", *more, "--pipeline", 6, "--pipeline-split", "0,1,1,1,1,0", steps=STEPS))
+    problems += far("a stage for each unit", path("ends"), path("gpt2-1"), tolerance=TOLERANCE)
+    together(2, train("uneven", *more, "--pipeline", 2, "--pipeline-split", "3,1", steps=STEPS))
+    problems += far("an uneven split", path("uneven"), path("gpt2-1"), tolerance=TOLERANCE)
+    together(4, train("processes", *more, "--pipeline", 2, steps=STEPS), processes)
+    if numbers_of(path("processes")) != numbers_of(path("gpt2-4-2")):
+        problems.append("ranks that are processes have other bits than ranks that are threads")
+    last = steps_of(path("processes"))[-1]
+    if last["ranks"] != 4 or last["tokens"] != SEQUENCES * SEQ or last["bytes"]["comm"] <= 0:
+        problems.append(f"the log says of four ranks: {last}")
+    return problems
+
+
+def zero_and_placements_give_the_same_bits():
+    """At one split and number of data ranks, with a tied table and without; from stage 2 of ZeRO on each micro-batch's gradients are
+    summed over the data ranks by themselves, in another order."""
+    places = (("device", ()), ("optimizer", ("--place", "optimizer=nvme")), ("away", ("--place", EVERYTHING_AWAY)),
+              ("host", ("--place", "weights=host,grads=host,optimizer=host", "--update", "device")), ("recompute", ("--recompute", "all")))
+    table = [(2, name, flags) for name, flags in places]
+    table += [(4, f"zero-{zero}-{name}", ("--zero", zero, *flags)) for zero in range(4) for name, flags in (places[0], places[2])]
+    problems, numbers = [], {}
+    for turn, (ranks, what, flags) in enumerate(table):
+        for model in ("gpt2", "llama") if what in ("device", "zero-0-device", "zero-2-device") else (("gpt2", "llama")[turn % 2],):
+            name = f"bits-{model}-{ranks}-{what}"
+            together(ranks, train(name, *flags, "--pipeline", 2, model=model, steps=FEW))
+            if numbers.setdefault((model, ranks, what[:6] in ("zero-2", "zero-3")), numbers_of(path(name))) != numbers_of(path(name)):
+                problems.append(f"{name}: other bits than another stage or placement")
+            shutil.rmtree(path(name))
+    return problems
+
+
+def runs_resume_on_any_other_ranks():
+    """One that changes and is back where it began goes on with the same bits, halfway its export is the same, and the losses on the
+    way are those of a run that nothing has changed."""
+    problems = []
+    for model in ("gpt2", "llama"):
+        steady, moved = path(f"steady-{model}"), path(f"moved-{model}")
+        together(2, train(f"steady-{model}", "--pipeline", 2, model=model, steps=FEW))
+        shutil.copytree(steady, moved)
+        must("export", steady, steady + "-out")
+        together(2, command("resume", steady, "--steps", FEW + 2))
+        for ranks, flags in ((4, ()), (4, ("--zero", 3)), (4, ("--pipeline", 4)), (4, ("--tensor", 2, "--pipeline", 2)), (1, ("--pipeline", 1, "--tensor", 1)),
+                             (2, ()), (2, ("--pipeline", 2, "--pipeline-split", "1,3" if model == "gpt2" else "1,2"))):
+            together(ranks, command("resume", moved, *flags))
+            must("verify", moved)
+            shutil.rmtree(moved + "-out", ignore_errors=True)
+            must("export", moved, moved + "-out")
+            problems += [f"{model} on {ranks} {flags}: {name} of the export differs" for name in differences(tree(steady + "-out"), tree(moved + "-out"))]
+        left = [name for name in os.listdir(moved) if name.startswith("rank-")]
+        if len(left) != 2:
+            problems.append(f"{model}: stores of other ranks are left: {left}")
+        shutil.copytree(moved, moved + "-on")
+        split = json.load(open(os.path.join(steady, "run.json"), encoding="utf-8"))["settings"]["pipeline_split"]
+        together(2, command("resume", moved, "--pipeline", 2, "--pipeline-split", split, "--steps", FEW + 2))
+        if numbers_of(moved) != numbers_of(steady):
+            problems.append(f"{model}: other bits than without a change")
+        for steps, (ranks, *flags) in enumerate(((4, "--pipeline", 4), (1, "--pipeline", 1), (4, "--pipeline", 2)), FEW + 1):
+            together(ranks, command("resume", moved + "-on", "--steps", steps, *flags))
+        together(1, train(f"alone-{model}", model=model, steps=FEW + 3))
+        problems += far(f"{model} on ranks that change", moved + "-on", path(f"alone-{model}"), tolerance=TOLERANCE)
+    together(2, train("narrow", "--pipeline", 2, "--optimizer-state", "8bit", steps=FEW))
+    together(1, command("resume", path("narrow"), "--pipeline", 1, "--steps", FEW + 1))
+    must("verify", path("narrow"))
+    return problems
+
+
+def runs_of_stages_are_read_whole():
+    """By one process, and by several; rates too small to change a weight leave what one rank begins with."""
+    problems = []
+    for model in CONFIGS:
+        found = []
+        for ranks, flags in ((1, ()), (4, ("--pipeline", 2)), (4, ("--pipeline", 4))):
+            name = f"read-{model}-{len(found)}"
+            together(ranks, train(name, "--lr", 1e-300, "--min-lr", 0, *flags, model=model, steps=2))
+            must("export", path(name), path(name + "-out"))
+            must("verify", path(name))
+            found.append(tree(path(name + "-out")))
+        problems += [f"{model}: {name} is not what one rank has" for other in found[1:] for name in differences(found[0], other)]
+        run, out = path(f"learned-{model}"), path(f"learned-{model}-out")
+        together(4, train(os.path.basename(run), "--pipeline", 2, "--export-every", SHORT // 2, "--lr", 3e-3, model=model))
+        must("export", run, out)
+        problems += [f"{run}: {name} of the run's own export differs" for name in differences(tree(os.path.join(run, "exports", f"step-{SHORT}")), tree(out))]
+        rate = ("--data", DATA, "--seq", SEQ, "--precision", "fp32", "--threads", 1, "--json")
+        say = ("--tokens", PROMPT, "--max-tokens", 20, "--temperature", 0, "--precision", "fp32", "--threads", 1)
+        losses = [json.loads(together(ranks, command("eval", source, *rate)).stdout)["loss"] for source, ranks in ((run, 1), (out, 1), (run, 2))]
+        texts = {together(ranks, command("generate", source, *say)).stdout for source, ranks in ((run, 1), (out, 1), (run, 2))}
+        if max(losses) - min(losses) > TOLERANCE or losses[0] != losses[1]:
+            problems.append(f"{model}: the run and its export have other losses: {losses}")
+        if len(texts) != 1:
+            problems.append(f"{model}: the run and its export write other texts: {texts}")
+    return problems
+
+
+def a_killed_rank_loses_nothing():
+    """The others end and name it; resumes go on with the same bits, whatever rank it was."""
+    draw, problems = random.Random(SEED), []
+    flags = ("--pipeline", 2, "--place", "weights=host,grads=nvme,optimizer=nvme")
+    for turn in range(ROUNDS):
+        arguments = train("lost", *flags, steps=100000, timeout_s=TIMEOUT_S) if turn == 0 else command("resume", path("lost"))
+        job = Job(path("job.log"), 4, arguments).wait_for("  loss ")
+        time.sleep(draw.random())
+        victim, found = draw.randrange(4), job.processes()
+        os.kill(found[victim], signal.SIGKILL)
+        code = job.end()
+        said = [line for line in open(path("job.log"), encoding="utf-8") if line.startswith("spillway ")]
+        if code in (None, 0) or len(said) != 1 or f"rank {victim} " not in said[0]:
+            problems.append(f"rank {victim}, seed {SEED}: status {code}: {said}")
+    problems += refused("one rank", 1, command("resume", path("lost")), "--pipeline 2", "another --pipeline")
+    problems += refused("the commit before", 4, command("resume", path("lost"), "--pipeline", 4, "--previous"), "--previous", "--pipeline")
+    last = steps_of(path("lost"))[-1]["step"]
+    together(4, command("resume", path("lost"), "--steps", last + 2))
+    together(4, train("unbroken", *flags, steps=last + 2))
+    if numbers_of(path("lost")) != numbers_of(path("unbroken")):
+        problems.append(f"seed {SEED}: other bits than a run that nothing has ended")
+    return problems
+
+
+def stages_that_cannot_be_are_refused():
+    problems = []
+    for what, ranks, more, *words in (
+            ("ranks", 3, ("--pipeline", 2), "--pipeline 2", "multiple of 2 ranks"),
+            ("groups", 2, ("--pipeline", 2, "--tensor", 2), "--pipeline 2 with --tensor", "multiple of 4 ranks"),
+            ("stages", 8, ("--pipeline", 8), "--pipeline 8", "4 layers"),
+            ("groups of micro-batches", 2, ("--pipeline", 2, "--order", "8"), "--order 8", "2 stages"),
+            ("a split of one", 2, ("--pipeline", 2, "--pipeline-split", "4"), "--pipeline-split 4", "2 stages"),
+            ("a split of others", 2, ("--pipeline", 2, "--pipeline-split", "2,3"), "5 layers", "has 4"),
+            ("an empty stage", 3, ("--pipeline", 3, "--pipeline-split", "2,0,2"), "stage 1"),
+            ("no split", 2, ("--pipeline", 2, "--pipeline-split", "two"), "--pipeline-split 'two'"),
+            ("no pipeline", 2, ("--pipeline-split", "2,2"), "--pipeline-split", "--pipeline N"),
+            *((" ".join(map(str, flags)), 2, ("--pipeline", 2, *flags), flags[0], "--pipeline 2")
+              for flags in (("--tiles", 2), ("--optimizer", "muon"), ("--lora", 4), ("--freeze", "*.bias"), ("--tensor", "auto"),
+                            ("--sequence-parallel", "yes", "--tensor", 2), ("--partition-activations", "yes", "--tensor", 2),
+                            ("--reduce", "int8"), ("--gather", "int8"), ("--grads-state", "8bit"), ("--experts", 2), ("--order", "layer")))):
+        problems += refused(what, ranks, train("none", *more), *words)
+    problems += refused("micro-batches", 4, train("none", "--pipeline", 4, micro_batch=4), "2 micro-batches", "4 stages", "--batch-tokens")
+    eight_bits = [word if word != "fp32" else "fp8" for word in train("none", "--pipeline", 2)]
+    problems += refused("fp8", 2, eight_bits, "--precision fp8", "--pipeline 2")
+    return problems + (["a run was made"] if os.path.exists(path("none")) else [])
+
+
+def plans_of_stages_are_made():
+    shape = ("plan", "--model", path("gpt2"), "--seq", SEQ, "--micro-batch", 1, "--batch-tokens", SEQUENCES * SEQ, "--threads", 1,
+             "--precision", "fp32", "--device", "cpu")
+    must(*shape, "--ranks", 4, "--pipeline", 2)
+    found = json.loads(must(*shape, "--ranks", 4, "--pipeline", 2, "--json").out)
+    return [] if found["sent"]["bytes"] > 0 and found["predicted"]["plain"]["step_s"] > 0 else [f"{found['sent']}, {found['predicted']}"]
+
+
+script_test.run(stages_train_as_one_rank_does, zero_and_placements_give_the_same_bits, runs_resume_on_any_other_ranks,
+                runs_of_stages_are_read_whole, a_killed_rank_loses_nothing, stages_that_cannot_be_are_refused, plans_of_stages_are_made)
