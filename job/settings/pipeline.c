@@ -82,7 +82,6 @@ sw_status sw_settings_check_pipeline(const struct sw_settings *s) {
         {s->tiles > 1, "--tiles"},
         {s->sequence == SW_SEQUENCE_YES, "--sequence-parallel yes"},
         {s->partition == SW_PARTITION_YES, "--partition-activations yes"},
-        {s->optimizer == SW_TRAINS_MUON, "--optimizer muon"},
         {sw_tuning_freezes(&s->tuning) || s->adapter != NULL, "--freeze, --lora or --adapter"},
         {s->precision == SW_PRECISION_FP8, "--precision fp8"},
         {s->gather != SW_GATHER_EXACT, "--gather int8"},

@@ -477,6 +477,7 @@ static sw_status check_muon(const struct sw_settings *s) {
         {sw_settings_tensor_ranks(s) > 1 || s->tensor == SW_OPTION_AUTO, "--tensor", "it cuts matrices; leave it out"},
         {sw_settings_expert_ranks(s) > 1, "--experts", "it shares out experts by groups; leave it out"},
         {s->tiles > 1, "--tiles", "tiles cut matrices; leave it out"},
+        {sw_settings_stages(s) > 1, "--pipeline", "leave one of them out"},
         {s->tuning.lora.rank > 0 || s->adapter != NULL, "--lora",
          "it is for the matrices of layers; leave one of them out"},
         {s->optimizer_state == SW_OPTIMIZER_8BIT, "--optimizer-state 8bit",
