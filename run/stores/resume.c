@@ -132,8 +132,7 @@ static bool needs(const struct sw_store_set *set, const struct sw_store *store, 
         return true; /* all ranks share what has no experts; the stores of stages say themselves what they have */
     if (owner % tensor_ranks != sw_ranks_rank(set->ranks) % tensor_ranks)
         return false; /* another part of every layer */
-    /* The formats with matrices of Muon come last. */
-    if (!before->whole && (sw_tuning_freezes(&set->run->settings.tuning) || before->optimizer >= SW_OPTIMIZER_MUON))
+    if (!before->whole && (sw_tuning_freezes(&set->run->settings.tuning) || sw_optimizer_has_muon(before->optimizer)))
         return true; /* the stores do not say where what is trained begins, or where Muon's matrices end */
     for (int64_t unit = 0; !before->whole && unit < sw_store_unit_count(store); unit++) {
         const struct sw_span span = sw_shard(sw_store_unit_whole_grains(store, unit),
