@@ -287,12 +287,14 @@ static bool is_as_stored(const struct sw_model_config *c, const struct sw_units 
 }
 
 /* Describes a block's matrices to Muon. A vector that counts as a matrix of one row is AdamW's, as its authors have it.
- * Queries, keys and values, and gates and values, are matrices of their own. */
+ * Queries, keys and values, and gates and values, are matrices of their own, and so is a rank's part of one that a
+ * tensor group cuts into `parts`. */
 static void describe_to_muon(const struct sw_model_config *c, enum sw_block_tensor tensor, int pieces, int piece,
-                             bool as_stored, int64_t experts, struct sw_tensor *added) {
+                             bool as_stored, int64_t experts, int64_t parts, struct sw_tensor *added) {
     const bool joined = block_tensors[tensor].form == EXPERT_MATRICES_OF_ALL;
-    struct sw_muon_tensor m = {.outputs = outputs_of(c, tensor, pieces, piece),
-                               .inputs = inputs_of(c, tensor, piece),
+    const int64_t of_outputs = cut_of(tensor, piece) == CUT_OUT ? parts : 1, of_inputs = parts / of_outputs;
+    struct sw_muon_tensor m = {.outputs = outputs_of(c, tensor, pieces, piece) / of_outputs,
+                               .inputs = inputs_of(c, tensor, piece) / of_inputs,
                                .in_first = joined ? !as_stored : !c->out_first,
                                .alternate = tensor == JOINED_UP,
                                .parts = 1};
@@ -305,8 +307,8 @@ static void describe_to_muon(const struct sw_model_config *c, enum sw_block_tens
         m.part_end[1] = m.outputs;
     } else if (tensor == QKV_WEIGHT && pieces == 1) {
         m.parts = 3;
-        m.part_end[0] = c->heads * c->head_dim;
-        m.part_end[1] = m.part_end[0] + c->kv_heads * c->head_dim;
+        m.part_end[0] = c->heads * c->head_dim / of_outputs;
+        m.part_end[1] = m.part_end[0] + c->kv_heads * c->head_dim / of_outputs;
         m.part_end[2] = m.outputs;
     }
     added->muon = m;
@@ -349,7 +351,13 @@ static sw_status add_block_tensor(const struct sw_units *units, struct sw_unit *
                 "--optimizer muon needs queries, keys and values as matrices of their own, and in this model "
                 "they lie head by head in one; train it by AdamW");
         if (sw_optimizer_has_muon(units->optimizer))
-            describe_to_muon(c, tensor, pieces, piece, as_stored, experts.count, added);
+            describe_to_muon(c, tensor, pieces, piece, as_stored, experts.count, parts, added);
+        if (added->muon_count > 0 && apart)
+            return sw_fail(
+                SW_ERR_UNSUPPORTED,
+                "--optimizer muon does not go with --tensor %d in this model: every rank of a group has all of "
+                "%s; give a smaller --tensor, or --optimizer adamw",
+                cut->ranks, name);
     }
     return SW_OK;
 }

@@ -474,7 +474,7 @@ static sw_status check_muon(const struct sw_settings *s) {
         bool given;
         const char *flag, *why;
     } others[] = {
-        {sw_settings_tensor_ranks(s) > 1 || s->tensor == SW_OPTION_AUTO, "--tensor", "it cuts matrices; leave it out"},
+        {s->tensor == SW_OPTION_AUTO, "--tensor auto", "the results depend on the number, so name it"},
         {sw_settings_expert_ranks(s) > 1, "--experts", "it shares out experts by groups; leave it out"},
         {s->tiles > 1, "--tiles", "tiles cut matrices; leave it out"},
         {sw_settings_stages(s) > 1, "--pipeline", "leave one of them out"},
@@ -785,6 +785,11 @@ static sw_status resolve_muon(struct sw_settings *s, const struct sw_device_info
     if (!device->host_memory)
         return sw_fail(SW_ERR_UNSUPPORTED, "--optimizer muon trains on the CPU only: the GPU has no such update yet; "
                                            "give --device cpu, or --optimizer adamw");
+    if (sw_settings_tensor_ranks(s) > 1)
+        sw_log_info(
+            "with --tensor %d Muon takes each rank's part of a matrix as a matrix, so results differ from those "
+            "of whole ones",
+            (int)sw_settings_tensor_ranks(s));
     if (s->muon_lr == (double)SW_OPTION_AUTO)
         s->muon_lr = s->muon_scale == SW_MUON_JORDAN ? AUTO_LR_JORDAN : s->lr;
     if (s->muon_lr > 0.0 &&

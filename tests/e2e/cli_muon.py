@@ -91,6 +91,27 @@ def ranks_share_whole_matrices():
     return problems
 
 
+def tensor_groups_take_parts_as_matrices():
+    """Stages and places change no bits, the number of ranks of a group does. A rank alone takes the state over as it is."""
+    problems, ends, matrix = [], [], "transformer.h.1.mlp.c_fc.weight"
+    for zero, place in ((0, "nvme"), (3, "host")):
+        run = f"parts-{zero}"
+        together(4, *train(run, "--tensor", 2, "--zero", zero, "--val", "5%", place=place))
+        ends.append((program.numbers_of(path(run)), exported(run)))
+    if ends[0] != ends[1]:
+        problems.append("stage 3 has other bits than stage 0")
+    if ends[0][1] == exported("two-0"):
+        problems.append("parts train as whole matrices do")
+    momenta = state("parts-3", matrix, "m")
+    together(1, "resume", path("parts-3"), "--steps", STEPS, "--tensor", 1)
+    program.must("verify", path("parts-3"))
+    if exported("parts-3") != ends[1][1] or state("parts-3", matrix, "m") != momenta:
+        problems.append("one rank takes over another state")
+    together(1, "resume", path("parts-3"), "--steps", MORE)
+    return problems + program.refused("groups of any size", train("new", "--tensor", "auto"), "--optimizer muon", "--tensor auto",
+                                      status=2)
+
+
 def a_killed_run_goes_on_with_the_same_bits():
     process = program.start(*train("killed", steps=MORE))
     while not process.stderr.readline().startswith("step 3/"):
@@ -261,7 +282,7 @@ def steps_without_a_finite_gradient_are_skipped():
     return problems
 
 
-script_test.run(state_has_the_same_bits_everywhere, ranks_share_whole_matrices,
+script_test.run(state_has_the_same_bits_everywhere, ranks_share_whole_matrices, tensor_groups_take_parts_as_matrices,
                 a_killed_run_goes_on_with_the_same_bits, every_parameter_takes_8_bytes_or_fewer, bad_input_is_refused,
                 only_matrices_of_layers_are_muons, momenta_are_read_by_name, a_pattern_names_the_matrices_of_each,
                 a_resume_changes_the_optimizer, momenta_in_bf16_have_the_same_bits_everywhere,
