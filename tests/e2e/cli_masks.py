@@ -6,15 +6,11 @@ import shutil
 import struct
 
 import program
+import runs
 from program import script_test
+from runs import path
 
-SCRATCH = program.scratch_folder()
 TEXT = program.text(6, 20000)
-STEPS = 12
-
-
-def path(*names):
-    return os.path.join(SCRATCH, *names)
 
 
 def data(name, mask=None):
@@ -26,14 +22,15 @@ def data(name, mask=None):
     return file
 
 
-def train(run, file, *more):
-    return ["train", "--model", "gpt2-tiny", "--init", "--data", file, "--run", path(run), "--steps", STEPS, "--val",
-            "10%", "--lr", "2e-3", *program.SHAPE, *more]
+class Run(runs.Run):
+    flags = ("--val", "10%", "--lr", "2e-3")
+
+    def __init__(self, name, file):
+        super().__init__(name, data=(file,))
 
 
 def losses(run, file):
-    program.must(*train(run, file))
-    lines = program.log_lines(path(run))
+    lines = Run(run, file).train().log()
     return [[line[field] for line in lines if field in line] for field in ("loss", "val_loss", "val_tokens")]
 
 
@@ -58,20 +55,18 @@ def only_masked_tokens_count():
 
 def a_sparse_mask_trains():
     """Steps without a token that has a loss go by: warned of once, counted, and shown without a number."""
-    ended = program.run(*train("sparse", data("sparse", [i % 1900 == 17 for i in range(len(TEXT))])))
-    if ended.code != 0:
-        return [f"status {ended.code}: {ended.err}"]
-    steps = [line for line in program.log_lines(path("sparse")) if "loss" in line]
+    run = Run("sparse", data("sparse", [i % 1900 == 17 for i in range(len(TEXT))])).train()
+    steps = run.steps_done()
     empty = [line["step"] for line in steps if line["loss_tokens"] == 0]
     problems = [f"step {line['step']} has the loss {line['loss']} over {line['loss_tokens']} tokens" for line in steps
                 if (line["loss"] is None) != (line["loss_tokens"] == 0)]
-    shown = [int(step) for step in re.findall(r"step (\d+)/\d+  loss -  ", ended.err)]
+    shown = [int(step) for step in re.findall(r"step (\d+)/\d+  loss -  ", run.said)]
     if not empty or shown != empty:
         problems.append(f"the steps {empty} are empty, and the lines show {shown}")
-    warned = re.findall("warning: .*no token with a loss", ended.err)
-    if len(warned) != 2 or f"warning: {len(empty)} of {STEPS} steps had no token" not in ended.err:
-        problems.append(f"not said once at the first and once at the end: {ended.err}")
-    program.must("report", path("sparse"), "--out", path("sparse.html"))
+    warned = re.findall("warning: .*no token with a loss", run.said)
+    if len(warned) != 2 or f"warning: {len(empty)} of {Run.steps} steps had no token" not in run.said:
+        problems.append(f"not said once at the first and once at the end: {run.said}")
+    program.must("report", run.path(), "--out", path("sparse.html"))
     if f'"empty":{len(empty)},' not in open(path("sparse.html"), encoding="utf-8").read():
         problems.append("the report does not count the empty steps")
     return problems
@@ -79,12 +74,12 @@ def a_sparse_mask_trains():
 
 def a_changed_mask_is_refused():
     file = data("changed", [1] * len(TEXT))
-    program.must(*train("changing", file))
+    run = Run("changing", file).train()
     with open(file + ".mask", "r+b") as beside:
         beside.seek(100)
         beside.write(b"\0")
-    ended = program.run("resume", path("changing"), "--steps", STEPS + 1)
-    shutil.rmtree(path("changing"))
+    ended = program.run("resume", run.path(), "--steps", Run.steps + 1)
+    shutil.rmtree(run.path())
     return [] if ended.code == 1 and "data" in ended.err else [f"status {ended.code}: {ended.err}"]
 
 
@@ -92,17 +87,17 @@ def files_beside_the_data_are_told_and_remembered():
     """Which of them were found is said by train and eval; a resume refuses data that were moved without them."""
     file, problems = data("beside", [i % 4 != 0 for i in range(len(TEXT))]), []
     program.write(file + ".doc", struct.pack("<3Q", 0, 5000, 9000))
-    told = program.must(*train("beside", file)).err
+    told = Run("beside", file).train().said
     tokens = len(TEXT) - int(len(TEXT) * 0.1)
     line = next((line for line in told.splitlines() if line.startswith("data: ")), "")
-    epochs = STEPS * 8 / ((tokens - 1) // program.SEQ)
+    epochs = Run.steps * 8 / ((tokens - 1) // program.SEQ)
     for words in (f"data: {tokens} tokens in 3 documents, 75% of them with a loss", "data.txt.mask, data.txt.doc",
-                  f"{STEPS} steps are {epochs:.3g} epochs"):
+                  f"{Run.steps} steps are {epochs:.3g} epochs"):
         if words not in line:
             problems.append(f"'{words}' is not in {line!r}")
     for name in (".mask", ".doc"):
         os.rename(file + name, path("away"))
-        problems += program.refused(f"without {name}", ["resume", path("beside"), "--steps", STEPS + 1], file + name,
+        problems += program.refused(f"without {name}", ["resume", path("beside"), "--steps", Run.steps + 1], file + name,
                                     "not there")
         evaluation = program.must("eval", path("beside"), "--data", file, "--seq", program.SEQ).err
         other = ".doc" if name == ".mask" else ".mask"
@@ -110,11 +105,11 @@ def files_beside_the_data_are_told_and_remembered():
             problems.append(f"eval without {name} says {evaluation!r}")
         os.rename(path("away"), file + name)
     plain = data("bare")
-    told = program.must(*train("bare", plain)).err
+    told = Run("bare", plain).train().said
     if "100% of them with a loss; no .mask and no .doc beside them" not in told:
         problems.append(f"without files beside the data: {told!r}")
     program.write(plain + ".mask", bytes([1] * len(TEXT)))
-    problems += program.refused("a new mask", ["resume", path("bare"), "--steps", STEPS + 1], "began without")
+    problems += program.refused("a new mask", ["resume", path("bare"), "--steps", Run.steps + 1], "began without")
     return problems
 
 

@@ -11,10 +11,11 @@ import subprocess
 import time
 
 import hf_folder
-from program import command, differences, limits, mark, must, numbers_of, scratch_folder, script_test, steps_of, text, tree, write
-from ranks_jobs import Job, far, mpirun, threads
+import runs
+from program import command, differences, limits, must, numbers_of, script_test, steps_of, text, tree, write
+from ranks_jobs import Job, far, mpirun
+from runs import path, refused
 
-FOLDER = scratch_folder()
 SEED = int(os.environ.get("SW_TEST_SEED", random.randrange(1 << 32)))
 # Steps of the schedule, of trainings that are compared by their losses and by their bits, and of those that are resumed.
 SCHEDULE, STEPS, FEW, SHORT, ROUNDS = 50, 4, 3, 6, int(os.environ.get("SW_TEST_ROUNDS", 2))
@@ -48,10 +49,6 @@ TILES = ("--tiles", 2)
 TILED = ("gpt2", "llama")
 
 
-def path(*names):
-    return os.path.join(FOLDER, *names)
-
-
 # Tokens of 16 bits: the vocabulary is larger than that of bytes.
 DATA = write(path("data.bin"), array.array("H", list(text(1, 120 * SEQ).encode())).tobytes())
 DATA_TEXT = write(path("prompt.bin"), array.array("H", list(b"the text")).tobytes())
@@ -62,57 +59,44 @@ for family, fields in {**CONFIGS, "unfit": UNFIT}.items():
     write(path(family, "config.json"), json.dumps(fields))
 
 
-def train(name, *more, model="gpt2", steps=SHORT, timeout_s=PATIENT_S, micro_batch=1, batch=SEQUENCES * SEQ, seq=SEQ):
-    return command("train", "--model", path(model) if os.path.isdir(path(model)) else model, "--init", "--data", DATA, "--run", path(name),
-                   "--steps", steps, "--schedule-steps", SCHEDULE, "--warmup", 5, "--seq", seq, "--micro-batch", micro_batch, "--batch-tokens",
-                   batch, "--chunk-grains", 1, "--threads", 1, "--precision", "fp32", "--rank-timeout", timeout_s, *more)
+class Run(runs.Run):
+    data, steps, planned = (DATA,), SHORT, SCHEDULE
+    shape = ("--seq", SEQ, "--micro-batch", 1, "--batch-tokens", SEQUENCES * SEQ, "--chunk-grains", 1, "--threads", 1)
+    flags = ("--warmup", 5, "--precision", "fp32", "--rank-timeout", PATIENT_S)
+
+    def __init__(self, name, *flags, family="gpt2", **members):
+        super().__init__(name, *flags, model=(path(family), "--init"), **members)
 
 
-def started(words):
-    return limits.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-
-
-def processes(ranks, arguments):
-    return mpirun((ranks, arguments))
-
-
-def together(ranks, arguments, launch=threads):
-    done = started(launch(ranks, arguments))
+def processes(ranks, *arguments):
+    """What one of several processes writes, as ranks that a launcher has started."""
+    done = limits.run(mpirun((ranks, command(*arguments))), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{ranks} ranks of {' '.join(map(str, arguments))}: status {done.returncode}: {done.stderr[-1500:]}")
-    return done
-
-
-def refused(what, ranks, arguments, *words):
-    """One rank says in one line why all end, and nothing is changed."""
-    before = tree(FOLDER, mark)
-    done = started(threads(ranks, arguments))
-    said = [line for line in done.stderr.splitlines() if line.startswith("spillway ")]
-    right = done.returncode != 0 and len(said) == 1 and all(word in said[0] for word in words)
-    problems = [] if right else [f"{what}: status {done.returncode}, lacks one of {words}: {done.stderr[-1500:]}"]
-    return problems + [f"{what}: {name} was changed" for name in differences(before, tree(FOLDER, mark))]
+    return done.stdout
 
 
 def groups_train_as_one_rank_does():
     """Models of every family do, with validation that the groups share out."""
     more, problems = ("--val", "9%", "--eval-every", 3), []
     for model in CONFIGS:
-        together(1, train(f"{model}-1", *more, model=model, steps=STEPS))
+        Run(f"{model}-1", *more, family=model, steps=STEPS).train()
         for ranks, group in SHARING.get(model, ((2, 2), (4, 2), (4, 4))):
             name = f"{model}-{ranks}-{group}"
-            together(ranks, train(name, *more, "--tensor", group, model=model, steps=STEPS))
+            Run(name, *more, "--tensor", group, family=model, steps=STEPS, ranks=ranks).train()
             problems += far(name, path(name), path(f"{model}-1"), tolerance=TOLERANCE)
     for model, ranks, *flags in (("gpt2", 2), ("llama", 4, "--partition-activations", "yes")):
         name = f"{model}-{ranks}-2-tiles"
-        together(ranks, train(name, *more, *flags, *TILES, "--tensor", 2, model=model, steps=STEPS))
+        Run(name, *more, *flags, *TILES, "--tensor", 2, family=model, steps=STEPS, ranks=ranks).train()
         problems += far(name, path(name), path(f"{model}-1"), tolerance=TOLERANCE)
-    together(4, train("llama-rows", *more, *ROWS_ALONE, "--tensor", 2, model="llama", steps=STEPS))
+    Run("llama-rows", *more, *ROWS_ALONE, "--tensor", 2, family="llama", steps=STEPS, ranks=4).train()
     problems += far("sequence parallelism", path("llama-rows"), path("llama-4-2"), tolerance=0)
     # Groups of micro-batches that are reduced each by itself, whose sums have another order.
-    together(4, train("llama-batch", *more, *ROWS_ALONE, "--tensor", 2, "--zero", 2, "--order", "batch", model="llama", steps=STEPS))
+    Run("llama-batch", *more, *ROWS_ALONE, "--tensor", 2, "--zero", 2, "--order", "batch", family="llama", steps=STEPS, ranks=4).train()
     problems += far("groups of micro-batches", path("llama-batch"), path("llama-1"), tolerance=TOLERANCE)
-    together(4, train("llama-processes", *more, "--tensor", 2, model="llama", steps=STEPS), processes)
-    if numbers_of(path("llama-processes")) != numbers_of(path("llama-4-2")):
+    job = Run("llama-processes", *more, "--tensor", 2, family="llama", steps=STEPS)
+    processes(4, *job.words())
+    if job.numbers() != numbers_of(path("llama-4-2")):
         problems.append("ranks that are processes have other bits than ranks that are threads")
     last = steps_of(path("gpt2-4-2"))[-1]
     if last["ranks"] != 4 or last["tokens"] != SEQUENCES * SEQ or last["bytes"]["comm"] <= 0:
@@ -122,8 +106,8 @@ def groups_train_as_one_rank_does():
 
 def micro_batches_of_several_sequences_and_fewer_rows_train_alike():
     """The hidden state has other rows, and each of the two groups has micro-batches of its own."""
-    together(1, train("wide-1", "--clip", 0.05, model="llama", micro_batch=2))
-    together(4, train("wide-4", "--clip", 0.05, "--tensor", 2, model="llama", micro_batch=2))
+    Run("wide-1", "--clip", 0.05, "--micro-batch", 2, family="llama").train()
+    Run("wide-4", "--clip", 0.05, "--tensor", 2, "--micro-batch", 2, family="llama", ranks=4).train()
     return far("micro-batches of two", path("wide-4"), path("wide-1"), tolerance=TOLERANCE)
 
 
@@ -158,7 +142,7 @@ def stages_and_placements_give_the_same_bits():
             models = (models[(turn + turn // 4) % 2],)
         for model in models:
             name = f"bits-{model}-{ranks}-{group}-{what}"
-            together(ranks, train(name, *flags, "--tensor", group, model=model, steps=FEW))
+            Run(name, *flags, "--tensor", group, family=model, steps=FEW, ranks=ranks).train()
             if numbers.setdefault((model, ranks, group, what.startswith("tiles")), numbers_of(path(name))) != numbers_of(path(name)):
                 problems.append(f"{name}: other bits than another stage or placement")
             shutil.rmtree(path(name))  # refusals below look at every file that there is
@@ -170,7 +154,7 @@ def a_killed_rank_loses_nothing():
     draw, problems = random.Random(SEED), []
     flags = ("--tensor", 2, "--place", "weights=host,grads=nvme,optimizer=nvme")
     for turn in range(ROUNDS):
-        arguments = train("lost", *flags, steps=100000, timeout_s=TIMEOUT_S) if turn == 0 else command("resume", path("lost"))
+        arguments = command(*Run("lost", *flags, "--rank-timeout", TIMEOUT_S, steps=100000).words() if turn == 0 else ("resume", path("lost")))
         job = Job(path("job.log"), 4, arguments).wait_for("  loss ")
         time.sleep(draw.random())
         victim, processes = draw.randrange(4), job.processes()
@@ -179,12 +163,12 @@ def a_killed_rank_loses_nothing():
         said = [line for line in open(path("job.log"), encoding="utf-8") if line.startswith("spillway ")]
         if code in (None, 0) or len(said) != 1 or f"rank {victim} " not in said[0]:
             problems.append(f"rank {victim}, seed {SEED}: status {code}: {said}")
-    problems += refused("one rank", 1, command("resume", path("lost")), "--tensor 2", "another --tensor")
-    problems += refused("heads", 3, command("resume", path("lost"), "--tensor", 3), "--tensor 3", "4 heads")
-    problems += refused("the commit before", 4, command("resume", path("lost"), "--tensor", 4, "--previous"), "--previous", "--tensor")
+    problems += refused("one rank", ["resume", path("lost")], "--tensor 2", "another --tensor")
+    problems += refused("heads", ["resume", path("lost"), "--tensor", 3], "--tensor 3", "4 heads", ranks=3)
+    problems += refused("the commit before", ["resume", path("lost"), "--tensor", 4, "--previous"], "--previous", "--tensor", ranks=4)
     last = steps_of(path("lost"))[-1]["step"]
-    together(4, command("resume", path("lost"), "--steps", last + 2))
-    together(4, train("unbroken", *flags, steps=last + 2))
+    must("resume", path("lost"), "--steps", last + 2, ranks=4)
+    Run("unbroken", *flags, steps=last + 2, ranks=4).train()
     if numbers_of(path("lost")) != numbers_of(path("unbroken")):
         problems.append(f"seed {SEED}: other bits than a run that nothing has ended")
     return problems
@@ -200,21 +184,21 @@ def every_group_and_stage_resumes_from_every_other():
     for (group, zero), (other_group, other_zero) in pairs:
         whole, run, export = (path(f"{what}-{group}-{zero}") for what in ("pairs", "pair", "pairs-out"))
         if whole not in exports:
-            together(4, train(os.path.basename(whole), "--tensor", group, "--zero", zero, model="qwen3", steps=3))
+            Run(os.path.basename(whole), "--tensor", group, "--zero", zero, family="qwen3", steps=3, ranks=4).train()
             shutil.copytree(whole, run)
             must("export", whole, export)
-            together(4, command("resume", whole, "--steps", 5))
+            must("resume", whole, "--steps", 5, ranks=4)
             exports[whole] = numbers_of(whole), tree(export)
         what = f"--tensor {group} --zero {zero} by way of --tensor {other_group} --zero {other_zero}"
         changed, out = path("changed"), path("changed-out")
         for made in (changed, out):
             shutil.rmtree(made, ignore_errors=True)
         shutil.copytree(run, changed)
-        together(4, command("resume", changed, "--tensor", other_group, "--zero", other_zero))
+        must("resume", changed, "--tensor", other_group, "--zero", other_zero, ranks=4)
         must("verify", changed)
         must("export", changed, out)
         problems += [f"{what}: {name} of the export differs" for name in differences(exports[whole][1], tree(out))]
-        together(4, command("resume", changed, "--tensor", group, "--zero", zero, "--steps", 5))
+        must("resume", changed, "--tensor", group, "--zero", zero, "--steps", 5, ranks=4)
         if numbers_of(changed) != exports[whole][0]:
             problems.append(f"{what}: other bits than without")
     return problems
@@ -222,34 +206,34 @@ def every_group_and_stage_resumes_from_every_other():
 
 def groups_in_tiles_resume_as_others_do():
     """By way of whole layers in tiles, with the same bits; by way of a group whose parts cannot be cut, without tiles."""
-    together(2, train("tiled", *TILES, "--tensor", 2, model="llama", steps=3))
+    Run("tiled", *TILES, "--tensor", 2, family="llama", steps=3, ranks=2).train()
     shutil.copytree(path("tiled"), path("tiled-moved"))
     shutil.copytree(path("tiled"), path("tiled-cut"))
-    together(2, command("resume", path("tiled"), "--steps", 2 * SHORT, "--place", EVERYTHING_AWAY))
+    must("resume", path("tiled"), "--steps", 2 * SHORT, "--place", EVERYTHING_AWAY, ranks=2)
     problems = []
     for ranks, flags, tiles in ((1, ("--tensor", 1), 2), (2, ("--tensor", 2, "--steps", 2 * SHORT), 2)):
-        together(ranks, command("resume", path("tiled-moved"), *flags))
+        must("resume", path("tiled-moved"), *flags, ranks=ranks)
         must("verify", path("tiled-moved"))
         kept = json.load(open(path("tiled-moved", "run.json"), encoding="utf-8"))["settings"]["tiles"]
         problems += [] if kept == tiles else [f"resume {flags} goes on in {kept} tiles"]
     if numbers_of(path("tiled-moved")) != numbers_of(path("tiled")):
         problems.append("other bits by way of whole layers")
     for ranks, flags in ((4, ("--tensor", 4, "--steps", SHORT)), (4, ("--tensor", 2, "--zero", 3, "--steps", 2 * SHORT))):
-        together(ranks, command("resume", path("tiled-cut"), *flags))
+        must("resume", path("tiled-cut"), *flags, ranks=ranks)
     if json.load(open(path("tiled-cut", "run.json"), encoding="utf-8"))["settings"]["tiles"] != 1:
         problems.append("tiles of one key-value head")
-    problems += refused("rows of tiles", 2, command("resume", path("tiled"), "--tensor", 2, "--sequence-parallel", "yes"), "--sequence-parallel",
-                        "--tiles 2")
+    problems += refused("rows of tiles", ["resume", path("tiled"), "--tensor", 2, "--sequence-parallel", "yes"], "--sequence-parallel",
+                        "--tiles 2", ranks=2)
     return problems + far("a group of four", path("tiled-cut"), path("tiled"), tolerance=TOLERANCE)
 
 
 def groups_resume_on_other_numbers_of_ranks():
     """Losses go on as those of a run that nothing has changed, up to the order of sums."""
-    together(1, train("steady", model="llama", steps=2 * SHORT))
-    together(2, train("moved", "--tensor", 2, "--sequence-parallel", "yes", model="llama", steps=2))
+    Run("steady", family="llama", steps=2 * SHORT).train()
+    Run("moved", "--tensor", 2, "--sequence-parallel", "yes", family="llama", steps=2, ranks=2).train()
     for steps, (ranks, *flags) in zip(range(4, 2 * SHORT + 1, 2), ((4,), (4, "--tensor", 4, "--place", EVERYTHING_AWAY), (1, "--tensor", 1),
                                                                 (2, "--tensor", 2, "--zero", 3), (4, "--tensor", 1))):
-        together(ranks, command("resume", path("moved"), "--steps", steps, *flags))
+        must("resume", path("moved"), "--steps", steps, *flags, ranks=ranks)
     return far("ranks and groups that change", path("moved"), path("steady"), tolerance=TOLERANCE)
 
 
@@ -258,11 +242,11 @@ def narrow_state_is_laid_out_anew():
     problems = []
     for state, words in (("bf16", ""), ("8bit", "rounded to nearest")):
         name = f"narrow-{state}"
-        together(2, train(name, "--tensor", 2, "--optimizer-state", state, steps=2))
+        Run(name, "--tensor", 2, "--optimizer-state", state, steps=2, ranks=2).train()
         shutil.copytree(path(name), path(name + "-whole"))
-        said = together(1, command("resume", path(name), "--tensor", 1)).stderr
-        together(2, command("resume", path(name), "--tensor", 2, "--steps", 4))
-        together(2, command("resume", path(name + "-whole"), "--steps", 4))
+        said = must("resume", path(name), "--tensor", 1).err
+        must("resume", path(name), "--tensor", 2, "--steps", 4, ranks=2)
+        must("resume", path(name + "-whole"), "--steps", 4, ranks=2)
         if "--tensor 1 instead of 2" not in said or words not in said:
             problems.append(f"{state}: not said: {said}")
         if state == "bf16" and numbers_of(path(name)) != numbers_of(path(name + "-whole")):
@@ -283,7 +267,7 @@ def runs_of_groups_are_read_whole():
         ways = ways if model == "qwen2-two" else [ways[0], *ways[1 + turn % 2::2]]
         for ranks, group, flags in ways:
             name = f"read-{model}-{ranks}-{group}{len(flags)}"
-            together(ranks, train(name, "--lr", 1e-300, "--min-lr", 0, "--tensor", group, *flags, model=model, steps=2))
+            Run(name, "--lr", 1e-300, "--min-lr", 0, "--tensor", group, *flags, family=model, steps=2, ranks=ranks).train()
             must("export", path(name), path(name + "-out"))
             must("verify", path(name))
             with open(path(name + "-out", "model.safetensors"), "rb") as file:
@@ -294,7 +278,7 @@ def runs_of_groups_are_read_whole():
             problems += [] if found == first else [f"{name}: another export than one rank's"]
     for model, group, flags in (("llama", 2, ()), ("qwen2-two", 4, ROWS_ALONE), ("gpt2", 2, ("--zero", 1, "--place", EVERYTHING_AWAY))):
         learned = f"learned-{model}"
-        together(4, train(learned, "--tensor", group, "--export-every", SHORT // 2, "--keep", 2, *flags, model=model))
+        Run(learned, "--tensor", group, "--export-every", SHORT // 2, "--keep", 2, *flags, family=model, ranks=4).train()
         must("export", path(learned), path(learned + "-out"))
         written = path(learned, "exports", f"step-{SHORT}"), path(learned, "exports", f"step-{SHORT // 2}")
         problems += [f"{learned}: {name} of the run's own export differs" for name in differences(tree(written[0]), tree(path(learned + "-out")))]
@@ -311,7 +295,7 @@ def large_parts_are_read_in_pieces():
     found = []
     for ranks, more in ((1, ()), (2, ("--tensor", 2, "--tiles", 4))):
         name = f"in-pieces-{ranks}"
-        together(ranks, train(name, "--lr", 1e-300, "--min-lr", 0, *more, model="wide", steps=1))
+        Run(name, "--lr", 1e-300, "--min-lr", 0, *more, family="wide", steps=1, ranks=ranks).train()
         must("export", path(name), path(name + "-out"))
         found.append(tree(path(name + "-out")))
     return [f"{name} is not what one rank has" for name in differences(*found)]
@@ -319,14 +303,14 @@ def large_parts_are_read_in_pieces():
 
 def groups_begin_from_a_checkpoint_as_one_rank_does():
     """With gradients that are clipped, so that their norm must count each element once."""
-    problems, batch = [], SEQUENCES * SEQ
+    problems = []
     for model in ("llama", "qwen2-two"):
-        together(1, train(f"{model}-first", model=model, steps=2))
+        Run(f"{model}-first", family=model, steps=2).train()
         must("export", path(f"{model}-first"), path(f"{model}-checkpoint"))
         for ranks in (1, 4):
-            together(ranks, command("train", "--model", path(f"{model}-checkpoint"), "--data", DATA, "--run", path(f"{model}-on-{ranks}"),
-                                    "--steps", SHORT, "--lr", 3e-4, "--seq", SEQ, "--micro-batch", 1, "--batch-tokens", batch, "--threads", 1, "--clip", 0.05,
-                                    "--precision", "fp32", "--tensor", ranks))
+            run = Run(f"{model}-on-{ranks}", "--lr", 3e-4, "--clip", 0.05, "--tensor", ranks, ranks=ranks)
+            run.model = (path(f"{model}-checkpoint"),)
+            run.train()
         problems += far(model, path(f"{model}-on-4"), path(f"{model}-on-1"), tolerance=TOLERANCE)
     return problems
 
@@ -337,17 +321,17 @@ def ranks_evaluate_and_generate_together():
     for model in CONFIGS:
         run, out = path(f"spoken-{model}"), path(f"spoken-{model}-out")
         tiles = TILES if model == "llama" else ()
-        together(2, train(os.path.basename(run), "--tensor", 2, *tiles, "--lr", 3e-3, model=model, steps=20))
+        Run(os.path.basename(run), "--tensor", 2, *tiles, "--lr", 3e-3, family=model, steps=20, ranks=2).train()
         must("export", run, out)
         for source in (run, out) if model == "gpt2" else (run,):
-            say = command("generate", source, "--tokens", DATA_TEXT, "--max-tokens", 40, "--temperature", 0, "--repetition-penalty", 1.3,
+            say = ("generate", source, "--tokens", DATA_TEXT, "--max-tokens", 40, "--temperature", 0, "--repetition-penalty", 1.3,
                           "--precision", "fp32", "--threads", 1)
-            texts = {ranks: together(ranks, say).stdout for ranks in (1, 2, 4)}
+            texts = {ranks: must(*say, ranks=ranks).out for ranks in (1, 2, 4)}
             if len(set(texts.values())) != 1 or len(texts[1].split()) < 40:
                 problems.append(f"{source}: ranks write other texts: {texts}")
-            rate = command("eval", source, "--data", DATA, "--seq", SEQ, "--precision", "fp32", "--threads", 1, "--json")
+            rate = ("eval", source, "--data", DATA, "--seq", SEQ, "--precision", "fp32", "--threads", 1, "--json")
             ways = ((1, ()), (2, ()), (4, ("--tensor", 2)), (4, ("--tensor", 4)))
-            losses = [json.loads(together(ranks, [*rate, *map(str, more)]).stdout) for ranks, more in ways]
+            losses = [json.loads(must(*rate, *more, ranks=ranks).out) for ranks, more in ways]
             far_off = [loss["loss"] for loss in losses if abs(loss["loss"] - losses[0]["loss"]) > TOLERANCE * losses[0]["loss"]
                        or loss["tokens"] != losses[0]["tokens"]]
             problems += [f"{source}: losses {far_off} instead of {losses[0]}"] if far_off else []
@@ -355,11 +339,11 @@ def ranks_evaluate_and_generate_together():
                                  (1, command("eval", path("spoken-gpt2"), "--data", DATA, "--seq", 9))), capture_output=True, text=True, check=False)
     if done.returncode == 0 or "rank 1 has another command line than rank 0" not in done.stderr:
         problems.append(f"other arguments of one rank: status {done.returncode}: {done.stderr[-800:]}")
-    for what, ranks, flags, words in (("groups", 4, ("eval", "--data", DATA, "--tensor", 3), "--tensor 3"),
-                                      ("tokens", 2, ("eval", "--data", DATA, "--tokens", 9), "--tokens"),
-                                      ("two texts", 4, ("generate", "--tokens", DATA_TEXT, "--tensor", 2), "leave out --tensor 2"),
-                                      ("heads", 3, ("generate", "--tokens", DATA_TEXT), "heads")):
-        problems += refused(what, ranks, command(flags[0], path("spoken-gpt2"), *flags[1:]), words)
+    for what, status, ranks, flags, words in (("groups", 2, 4, ("eval", "--data", DATA, "--tensor", 3), "--tensor 3"),
+                                              ("tokens", 2, 2, ("eval", "--data", DATA, "--tokens", 9), "--tokens"),
+                                              ("two texts", 2, 4, ("generate", "--tokens", DATA_TEXT, "--tensor", 2), "leave out --tensor 2"),
+                                              ("heads", 1, 3, ("generate", "--tokens", DATA_TEXT), "heads")):
+        problems += refused(what, [flags[0], path("spoken-gpt2"), *flags[1:]], words, ranks=ranks, status=status)
     return problems
 
 
@@ -384,23 +368,23 @@ def ranks_chat_together():
 
 
 def models_that_groups_cannot_cut_are_refused():
-    problems = refused("heads", 3, train("none", "--tensor", 3, batch=9 * SEQ), "--tensor 3", "4 heads")
-    problems += refused("kv heads", 6, train("none", "--tensor", 6, model="unfit", batch=6 * SEQ), "--tensor 6", "4 key-value heads",
-                        "nearest that fits is 4")
-    problems += refused("tiles", 4, train("none", "--tensor", 4, *TILES, model="llama"), "--tiles 2", "each rank of --tensor 4", "give 1")
-    problems += refused("shared heads", 4, train("none", "--tensor", 4, *TILES, model="qwen2-two"), "--tiles 2", "--tensor 4", "2 key-value heads")
-    problems += refused("rows", 4, train("none", "--tensor", 4, seq=3, batch=3), "--tensor 4")
-    return problems + ([f"{name} was made" for name in ("none",) if os.path.exists(path(name))])
+    table = (("gpt2", 3, ("--batch-tokens", 9 * SEQ), ("--tensor 3", "4 heads")),
+             ("unfit", 6, ("--batch-tokens", 6 * SEQ), ("--tensor 6", "4 key-value heads", "nearest that fits is 4")),
+             ("llama", 4, TILES, ("--tiles 2", "each rank of --tensor 4", "give 1")),
+             ("qwen2-two", 4, TILES, ("--tiles 2", "--tensor 4", "2 key-value heads")),
+             ("gpt2", 4, ("--seq", 3, "--batch-tokens", 3), ("--tensor 4",)))
+    return [problem for family, ranks, flags, words in table
+            for problem in Run("none", "--tensor", ranks, *flags, family=family, ranks=ranks).refused(*words)]
 
 
 def plan_is_made_together():
     """By the ranks themselves, which measure what they exchange."""
     shape = ("plan", "--model", path("gpt2"), "--seq", SEQ, "--micro-batch", 1, "--batch-tokens", SEQUENCES * SEQ, "--threads", 1,
              "--precision", "fp32", "--device", "cpu", "--json")
-    found = json.loads(together(2, command(*shape, "--tensor", 2, "--rates", path("rates.json")), processes).stdout)
+    found = json.loads(processes(2, *shape, "--tensor", 2, "--rates", path("rates.json")))
     right = (found["tensor"] == {"ranks": 2, "groups": 1, "nodes": 1, "within_node_step_s": None} and found["sent"]["bytes"] > 0
              and found["predicted"]["plain"]["step_s"] > 0)
-    auto = json.loads(together(2, command(*shape, "--tensor", "auto"), processes).stdout)
+    auto = json.loads(processes(2, *shape, "--tensor", "auto"))
     taken = auto["tensor"]["ranks"] if auto["tensor"] is not None else 1
     steps = {size["ranks"]: size["step_s"] for size in auto["tensor_choice"]}
     if list(steps) != [1, 2] or not steps[taken] <= 1.01 * min(steps.values()):
