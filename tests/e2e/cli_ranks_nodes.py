@@ -6,33 +6,19 @@ import random
 import signal
 import subprocess
 
-from program import SEQ, command, limits, numbers_of, run, scratch_folder, script_test, steps_of, text, write
-from ranks_jobs import SHAPE, Job, mpirun, threads
+import runs
+from program import SEQ, command, limits, run, script_test, write
+from ranks_jobs import SHAPE, Job, mpirun
+from runs import path
 
-FOLDER = scratch_folder()
 SEED = int(os.environ.get("SW_TEST_SEED", random.randrange(1 << 32)))
-STEPS = 6
 NVME = "weights=host,grads=nvme,optimizer=nvme"
 NODE = ("--zero", 3, "--ranks-per-node", 2, "--zero-secondary", "node")
 
 
-def path(name):
-    return os.path.join(FOLDER, name)
-
-
-DATA = write(path("data.txt"), text(1, 60 * SEQ))
-
-
-def train(name, *more, steps=STEPS):
-    return command("train", "--model", "gpt2-tiny", "--init", "--data", DATA, "--run", path(name), "--steps", steps,
-                   "--micro-batch", 1, *SHAPE, *more)
-
-
-def together(ranks, arguments):
-    done = limits.run(threads(ranks, arguments), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"{ranks} ranks of {' '.join(map(str, arguments))}: status {done.returncode}: {done.stderr[-1500:]}")
-    return done
+class Run(runs.Run):
+    data, steps, planned, shape, ranks = (runs.text_file(seed=1, characters=60 * SEQ),), 6, 100, SHAPE, 4
+    flags = ("--micro-batch", 1, "--warmup", 10)
 
 
 def secondary_shards_change_no_bit():
@@ -43,12 +29,12 @@ def secondary_shards_change_no_bit():
             (4, "four-part", ("--zero", 3, "--zero-secondary", 2)),
             (8, "eight", ("--zero", 3)),
             (8, "eight-nodes", ("--zero", 3, "--ranks-per-node", 4, "--zero-secondary", "node"))):
-        told = together(ranks, train(name, *flags)).stderr
-        sent = steps_of(path(name))[-1]["bytes"]["comm"]
-        numbers, least = plain.setdefault(ranks, (numbers_of(path(name)), sent))
-        if numbers_of(path(name)) != numbers:
+        one = Run(name, *flags, ranks=ranks).train()
+        sent = one.steps_done()[-1]["bytes"]["comm"]
+        numbers, least = plain.setdefault(ranks, (one.numbers(), sent))
+        if one.numbers() != numbers:
             problems.append(f"{name}: other bits than without secondary shards")
-        if "--zero-secondary" in flags and (sent >= least or "a second shard of the weights is kept" not in told):
+        if "--zero-secondary" in flags and (sent >= least or "a second shard of the weights is kept" not in one.said):
             problems.append(f"{name}: {sent} bytes were sent, and {least} without")
     return problems
 
@@ -56,35 +42,31 @@ def secondary_shards_change_no_bit():
 def quantized_exchanges_change_no_bit_of_it():
     """Secondary shards are of the weights that were gathered in 8 bits, so both gathers bring the same."""
     quantized = ("--gather", "int8", "--reduce", "int4")
-    together(4, train("int8", "--zero", 3, "--ranks-per-node", 2, *quantized))
-    together(4, train("int8-nodes", *NODE, *quantized))
-    return [] if numbers_of(path("int8")) == numbers_of(path("int8-nodes")) else ["other bits than without secondary shards"]
+    plain, nodes = Run("int8", "--zero", 3, "--ranks-per-node", 2, *quantized).train(), Run("int8-nodes", *NODE, *quantized).train()
+    return [] if plain.numbers() == nodes.numbers() else ["other bits than without secondary shards"]
 
 
 def a_killed_run_goes_on_with_the_same_bits():
     draw = random.Random(SEED)
-    job = Job(path("killed.log"), 4, train("killed", *NODE, "--place", NVME, "--schedule-steps", 100, "--warmup", 10, steps=100000))
+    killed = Run("killed", *NODE, "--place", NVME, steps=100000)
+    job = Job(path("killed.log"), 4, command(*killed.words()))
     job.wait_for("step 3/")
     os.kill(job.processes()[draw.randrange(4)], signal.SIGKILL)
     if job.end() in (None, 0):
         return ["the job outlives one of its ranks"]
-    last = steps_of(path("killed"))[-1]["step"]
-    together(4, command("resume", path("killed"), "--steps", last + 3))
-    together(4, train("unbroken", "--zero", 3, "--place", NVME, "--schedule-steps", 100, "--warmup", 10, steps=last + 3))
-    return [] if numbers_of(path("killed")) == numbers_of(path("unbroken")) else [f"seed {SEED}: other bits than unbroken"]
+    last = killed.steps_done()[-1]["step"]
+    killed.resume("--steps", last + 3, ranks=4)
+    unbroken = Run("unbroken", "--zero", 3, "--place", NVME, steps=last + 3).train()
+    return [] if killed.numbers() == unbroken.numbers() else [f"seed {SEED}: other bits than unbroken"]
 
 
 def a_resume_may_change_it():
-    together(4, train("changing", *NODE, steps=2))
-    together(4, command("resume", path("changing"), "--steps", 3, "--zero-secondary", "none"))
-    together(4, command("resume", path("changing"), "--steps", 4, "--zero-secondary", 4, "--ranks-per-node", "auto"))
-    with open(os.path.join(path("changing"), "run.json"), encoding="utf-8") as file:
-        kept = json.load(file)
-    problems = [] if '"zero_secondary": "4"' in json.dumps(kept) else [f"run.json has {kept}"]
-    ended = run("resume", path("changing"), "--steps", 5)
-    if ended.code != 0 or "one rank keeps no second shard of weights" not in ended.err:
-        problems.append(f"one rank: {ended}")
-    return problems
+    changing = Run("changing", *NODE, steps=2).train()
+    changing.resume("--steps", 3, "--zero-secondary", "none", ranks=4)
+    changing.resume("--steps", 4, "--zero-secondary", 4, "--ranks-per-node", "auto", ranks=4)
+    problems = [] if changing.settings()["zero_secondary"] == "4" else [f"run.json has {changing.settings()}"]
+    told = changing.resume("--steps", 5).err
+    return problems + ([] if "one rank keeps no second shard of weights" in told else [f"one rank: {told}"])
 
 
 def what_cannot_be_is_refused_by_a_sentence():
@@ -97,12 +79,7 @@ def what_cannot_be_is_refused_by_a_sentence():
             (4, ("--zero", 3, "--zero-secondary", 4, "--ranks-per-node", 2), "does not divide the 2 ranks of a node"),
             (4, ("--zero", 3, "--zero-secondary", "six"), "must be none, node or a number of ranks"),
             (1, ("--zero", 3, "--zero-secondary", "node"), "is for several ranks, and this is one")):
-        words_of_command = train("refused", *flags)
-        done = limits.run(threads(ranks, words_of_command), stdin=subprocess.DEVNULL,
-                              capture_output=True, text=True, check=False)
-        said = [line for line in done.stderr.splitlines() if line.startswith("spillway train: ")]
-        if done.returncode == 0 or len(said) != 1 or words not in said[0] or os.path.exists(path("refused")):
-            problems.append(f"{flags}: status {done.returncode}, {said}")
+        problems += Run("refused", *flags, ranks=ranks).refused(words, status=2)
     return problems
 
 
