@@ -3,29 +3,24 @@
 import os
 
 import program
+import runs
 from program import STORE, script_test
+from runs import path
 
-SCRATCH = program.scratch_folder()
-DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(5, 20000))
 STEPS, MORE, ENDLESS = 6, 10, 1000000
 PLACES = {"nvme": "optimizer=nvme,grads=nvme", "mixed": "optimizer=host:50%/nvme", "device": "optimizer=device"}
 
 
-def path(*names):
-    return os.path.join(SCRATCH, *names)
-
-
-def train(run, place, durability, steps=STEPS):
-    return ["train", "--model", "gpt2-tiny", "--init", "--data", DATA, "--run", path(run), "--steps", steps,
-            "--schedule-steps", MORE, *program.SHAPE, "--place", PLACES[place], "--save-every", 4, "--durability",
-            durability]
+class Run(runs.Run):
+    data, steps, planned = (runs.text_file(seed=5, characters=20000),), STEPS, MORE
+    flags = ("--place", PLACES["nvme"], "--save-every", 4, "--durability", "none")
 
 
 def step_numbers():
-    if not os.path.isdir(path("step")):
-        program.must(*train("step", "nvme", "step"))
-        program.must("resume", path("step"), "--steps", MORE)
-    return program.numbers_of(path("step"))
+    run = Run("step", "--durability", "step")
+    if not os.path.isdir(run.path()):
+        run.train().resume("--steps", MORE)
+    return run.numbers()
 
 
 def store_bytes(run):
@@ -35,25 +30,23 @@ def store_bytes(run):
 def a_clean_end_resumes():
     expected, problems = step_numbers(), []
     for place in PLACES:
-        run = f"clean-{place}"
-        first = program.must(*train(run, place, "none"))
-        if "only a clean end commits" not in first.err:
-            problems.append(f"{place}: not said when it commits: {first.err}")
-        checked = program.run("verify", path(run))
+        run = Run(f"clean-{place}", "--place", PLACES[place]).train()
+        if "only a clean end commits" not in run.said:
+            problems.append(f"{place}: not said when it commits: {run.said}")
+        checked = program.run("verify", run.path())
         if checked.code != 0 or f"step {STEPS}:" not in checked.out:
             problems.append(f"{place}: verify after a clean end: {checked}")
-        again = program.run("resume", path(run), "--steps", MORE)
-        if again.code != 0 or f"continuing after step {STEPS}\n" not in again.err:
-            problems.append(f"{place}: resume after a clean end: {again.err[-300:]}")
-        if program.numbers_of(path(run)) != expected:
+        again = run.resume("--steps", MORE).err
+        if f"continuing after step {STEPS}\n" not in again:
+            problems.append(f"{place}: resume after a clean end: {again[-300:]}")
+        if run.numbers() != expected:
             problems.append(f"{place}: not the numbers of --durability step")
     return problems
 
 
 def half_the_space():
     step_numbers()
-    if not os.path.isdir(path("clean-device")):
-        program.must(*train("clean-device", "device", "none"))
+    Run("clean-device", "--place", PLACES["device"]).once()
     half, whole = store_bytes("clean-device"), store_bytes("step")
     problems = [] if half < 0.6 * whole else [f"one generation takes {half} bytes, two {whole}"]
     plans = [program.must("plan", "--model", "gpt2-tiny", "--durability", which, "--json").out
@@ -74,24 +67,23 @@ def half_the_space():
 def any_other_end_is_refused():
     problems = []
     for place in PLACES:
-        run = f"killed-{place}"
-        process = program.start(*train(run, place, "none", steps=ENDLESS))
+        run = Run(f"killed-{place}", "--place", PLACES[place], steps=ENDLESS)
+        process = program.start(*run.words())
         while not process.stderr.readline().startswith("step 20/"):
             pass
         process.kill()
         process.wait()
         process.stderr.close()
         words = [STORE, "--durability none", "did not end cleanly"]
-        for arguments in (["resume", path(run)], ["export", path(run), path("out")], ["verify", path(run)],
-                          ["generate", path(run), "--prompt", "a"]):
-            problems += program.refused(f"{arguments[0]} of {place}, killed", arguments, *words, watched=[path(run)])
+        for arguments in (["resume", run.path()], ["export", run.path(), path("out")], ["verify", run.path()],
+                          ["generate", run.path(), "--prompt", "a"]):
+            problems += runs.refused(f"{arguments[0]} of {place}, killed", arguments, *words)
     return problems
 
 
 def the_mark_is_cleared_by_going_on():
     """A resumed run that is killed lost the state of its clean end, and does not pretend otherwise."""
-    run = path("again")
-    program.must(*train("again", "nvme", "none"))
+    run = Run("again").train().path()
     process = program.start("resume", run, "--steps", ENDLESS)
     while not process.stderr.readline().startswith(f"step {STEPS + 5}/"):
         pass
@@ -102,8 +94,7 @@ def the_mark_is_cleared_by_going_on():
 
 
 def looking_does_not_clear_it():
-    run = path("looked")
-    program.must(*train("looked", "nvme", "none"))
+    run = Run("looked").train().path()
     program.must("export", run, path("weights"))
     program.must("verify", run)
     program.must("resume", run, "--steps", STEPS)  # nothing left to do
@@ -112,12 +103,11 @@ def looking_does_not_clear_it():
 
 
 def it_cannot_be_changed_on_the_way():
-    run = path("changed")
-    program.must(*train("changed", "nvme", "none"))
+    run = Run("changed").train().path()
     right = program.read_json(os.path.join(run, "run.json"))
     right["settings"]["durability"] = "step"
     program.write(os.path.join(run, "run.json"), program.json.dumps(right))
-    return program.refused("another durability", ["resume", run, "--steps", MORE], "--durability", watched=[run])
+    return runs.refused("another durability", ["resume", run, "--steps", MORE], "--durability")
 
 
 script_test.run(a_clean_end_resumes, half_the_space, any_other_end_is_refused, the_mark_is_cleared_by_going_on,

@@ -65,7 +65,7 @@ class Run:
 
     def refused(self, *words, what=None, more=(), **options):
         """Why the training was not refused as it must be."""
-        return refused(what or " ".join(map(str, self.own)), self.words(*more), *words, **{"ranks": self.ranks, **options})
+        return refused(what or " ".join(map(str, self.own)) or self.name, self.words(*more), *words, **{"ranks": self.ranks, **options})
 
     def log(self):
         return program.log_lines(self.path())
