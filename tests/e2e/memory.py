@@ -22,7 +22,7 @@ CACHE_BESIDE_DATA_BYTES = 64 * MIB
 USED_SHARE = 0.9  # of each budget, at least
 STATE_TO_LIMIT = 1.8  # bytes of the store to the cgroup's limit, at least
 SAMPLE_SECONDS = 0.01
-GROWTH_BYTES = MIB
+GROWTH_BYTES = MIB // 4
 STEADY_FROM, STEADY_STEPS = 3, 48
 
 # 35 million parameters: 397 MiB of optimizer, twice on NVMe. That alone is STATE_TO_LIMIT, even of budgets used to the end, so
@@ -299,7 +299,7 @@ def resident_bytes(pid):
 def resident_by_step(*more):
     """Resident memory as each step's line arrives."""
     program.shutil.rmtree(RUN, ignore_errors=True)
-    process = program.start("train", "--model", "gpt2-demo", "--init", "--data", DATA, "--run", RUN, "--steps",
+    process = program.start("train", "--model", "gpt2-tiny", "--init", "--data", DATA, "--run", RUN, "--steps",
                             STEADY_STEPS, "--seq", 16, "--micro-batch", 2, "--batch-tokens", 4 * 16, *more)
     resident = {}
     for line in process.stderr:
