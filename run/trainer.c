@@ -803,18 +803,24 @@ static void keep_rows(struct rows_kept before, struct sw_settings *settings) {
         settings->sequence = before.sequence;
 }
 
-/* Gives all of a run to one optimizer. The stores of two divisions between optimizers have one name, so that one cannot
- * be made beside the other. */
-static sw_status name_optimizer(struct sw_settings *settings) {
+/* Gives all of a run to the optimizer that the edit names, or keeps those of before. The stores of two divisions
+ * between optimizers have one name, so that one cannot be made beside the other. */
+static sw_status name_optimizer(int before, char *before_for, int unnamed, struct sw_settings *settings) {
     struct sw_tuning *tuning = &settings->tuning;
-    if (tuning->optimizer_for != NULL && tuning->optimizer == SW_TRAINS_MUON)
-        return sw_fail(SW_ERR_ARG,
-                       "--optimizer muon cannot take the place of the run's --optimizer-for %s: leave it out, or first "
-                       "resume with --optimizer adamw",
-                       tuning->optimizer_for);
-    free((char *)tuning->optimizer_for);
-    tuning->optimizer_for = NULL;
-    return SW_OK;
+    const bool named = tuning->optimizer != unnamed;
+    const bool divides = named && before_for != NULL && tuning->optimizer == SW_TRAINS_MUON;
+    if (!named)
+        tuning->optimizer = before;
+    if (!named || divides)
+        tuning->optimizer_for = before_for;
+    else
+        free(before_for);
+    return !divides
+               ? SW_OK
+               : sw_fail(SW_ERR_ARG,
+                         "--optimizer muon cannot take the place of the run's --optimizer-for %s: leave it out, or "
+                         "first resume with --optimizer adamw",
+                         before_for);
 }
 
 /* Applies the edit, and notes what the user named now: only named budgets may exceed the available memory, and only an
@@ -837,15 +843,17 @@ static sw_status apply_change(const struct change *change, const struct sw_train
         *number[i] = UNNAMED;
     }
     settings->rounding = UNNAMED;
-    const int optimizer = settings->tuning.optimizer;
-    settings->tuning.optimizer = UNNAMED;
-    const struct rows_kept rows = leave_rows_open(settings);
     SW_TRY(sw_settings_set_split("auto", settings));
+    const int optimizer = settings->tuning.optimizer;
+    char *optimizer_for = (char *)settings->tuning.optimizer_for;
+    if (optimizer_for != NULL)
+        settings->tuning.optimizer = UNNAMED; /* counts as muon */
+    settings->tuning.optimizer_for = NULL;
+    const struct rows_kept rows = leave_rows_open(settings);
     sw_status status = change->apply != NULL ? change->apply(change->context, settings) : SW_OK;
-    if (settings->tuning.optimizer == UNNAMED)
-        settings->tuning.optimizer = optimizer;
-    else if (status == SW_OK)
-        status = name_optimizer(settings);
+    const sw_status named_one = name_optimizer(optimizer, optimizer_for, UNNAMED, settings);
+    if (status == SW_OK)
+        status = named_one;
     if (status == SW_OK && sw_split_stages(trainer->run.split) == sw_settings_stages(settings))
         status = sw_settings_keep_split(trainer->run.split, settings);
     if (sw_tensor_is_open(settings))

@@ -465,7 +465,7 @@ static sw_status check_tuning(const struct sw_settings *s) {
 static bool uses_muon(const struct sw_settings *s) {
     if (s->optimizer_state >= SW_OPTIMIZER_FORMATS)
         return false;
-    return s->tuning.optimizer == SW_TRAINS_MUON || sw_optimizer_for_has_muon(s->tuning.optimizer_for);
+    return s->tuning.optimizer != SW_TRAINS_ADAMW || sw_optimizer_for_has_muon(s->tuning.optimizer_for);
 }
 
 /* Refuses what Muon's layout of state or its whole matrices do not go with. */

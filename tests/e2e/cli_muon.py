@@ -217,8 +217,14 @@ def a_pattern_names_the_matrices_of_each():
     if exported("mlp") != exported("mlp-whole"):
         problems.append("a resume forgets the pattern")
     program.must("verify", path("mlp"))
-    return problems + program.refused("all at once", ["resume", path("mlp"), "--optimizer", "muon"], "--optimizer muon",
-                                      "--optimizer-for *.mlp.*=muon", "--optimizer adamw")
+    problems += program.refused("all at once", ["resume", path("mlp"), "--optimizer", "muon"], "--optimizer muon",
+                                "--optimizer-for *.mlp.*=muon", "--optimizer adamw")
+    for other in (("--optimizer", "adamw", "--optimizer-state", "8bit"), ("--optimizer", "muon", "--optimizer-state", "bf16")):
+        said = program.must("resume", path("mlp"), *other).err
+        if f"from step {MORE + 1} on" not in said:
+            problems.append(f"{other}: {said}")
+        program.must("verify", path("mlp"))
+    return problems
 
 
 def a_resume_changes_the_optimizer():
