@@ -361,8 +361,9 @@ class Offloaded:
         """Stands in for Module._apply, by which to(), half() and cuda() work. What changes nothing is allowed."""
         with torch.no_grad():
             for probe in {parameter.dtype: parameter.new_empty(1) for parameter in self._parameters}.values():
+                known = (probe.dtype, probe.device, probe.is_shared())
                 result = fn(probe)
-                if result.dtype != probe.dtype or result.device != probe.device or (result.is_shared() and not probe.is_shared()):
+                if (result.dtype, result.device, result.is_shared()) != known:
                     raise RuntimeError("an offloaded module keeps its types and its memory: convert it before "
                                        "spillway.offload, or call close() on what that returned")
         return module
