@@ -1,6 +1,7 @@
 #include "cli/answer_text.h"
 #include "cli/commands.h"
 #include "cli/plan_sizes.h"
+#include "cli/plan_stages.h"
 #include "core/log.h"
 #include "core/size.h"
 #include "job/job.h"
@@ -375,7 +376,7 @@ static void print_nodes(const struct sw_job *p) {
     const int64_t ranks = sw_settings_ranks(p->settings), of_node = ranks / sw_max_i64(1, p->settings->nodes);
     const double tokens_per_s = (double)p->settings->batch_tokens / p->price.prediction.plain.step_s / (double)ranks;
     char host[SW_SIZE_CHARS], disk[SW_SIZE_CHARS], nodes[SW_COUNT_CHARS];
-    if (p->settings->machine == NULL || ranks == 1)
+    if (p->settings->machine == NULL || ranks == 1 || sw_settings_stages(p->settings) > 1)
         return;
     sw_command_print(0, INDENT,
                      "%lld ranks on %s: each GPU does %.3g tokens/s, %.3g TFLOP/s of the model; each node takes "
@@ -413,8 +414,11 @@ static void print_size_prices(const char *flag, const struct sw_size_prices *pri
 
 /* Prints that the plan fits and with what, how long a step and the run take, what is written, and the command that
  * trains like this: those arguments of `plan` that `train` also has. */
-static void plan_answer_print(const struct sw_job *p, int argc, char *const *argv) {
+static void plan_answer_print(const struct sw_job *p, const struct sw_plan_stages *stages, int argc,
+                              char *const *argv) {
     const struct sw_settings *s = p->settings;
+    const struct sw_simulation *step = sw_plan_stages_step(stages, p);
+    const double slower = step->step_s / p->price.prediction.plain.step_s;
     const char *file = s->machine != NULL ? s->machine : s->rates;
     char machine[SENTENCE_CHARS];
     const struct sw_answer answer = {.settings = s,
@@ -422,9 +426,9 @@ static void plan_answer_print(const struct sw_job *p, int argc, char *const *arg
                                      .plan = p->plan,
                                      .writes = p->price.writes,
                                      .steps = s->steps,
-                                     .step = &p->price.prediction.plain,
-                                     .fast_s = p->price.fast_s,
-                                     .slow_s = p->price.slow_s,
+                                     .step = step,
+                                     .fast_s = slower * p->price.fast_s,
+                                     .slow_s = slower * p->price.slow_s,
                                      .save_s = p->price.may_save ? p->price.save.cost_s : 0.0,
                                      .machine = machine_text(p, machine),
                                      .file = file,
@@ -434,6 +438,7 @@ static void plan_answer_print(const struct sw_job *p, int argc, char *const *arg
     print_data(p);
     sw_answer_print_times(&answer, stdout);
     print_nodes(p);
+    sw_plan_stages_print(stages, p);
     print_size_prices("--tensor", &p->tensor_prices);
     print_size_prices("--expert-group", &p->expert_prices);
     print_command(s, argc, argv);
@@ -601,7 +606,7 @@ static json_t *order_prices_json(const struct sw_job *p) {
 /* Returns null for this machine, whose nodes are unknown. */
 static json_t *nodes_json(const struct sw_job *p) {
     const int64_t ranks = sw_settings_ranks(p->settings), nodes = p->settings->nodes;
-    if (p->settings->machine == NULL)
+    if (p->settings->machine == NULL || sw_settings_stages(p->settings) > 1)
         return json_null();
     const double tokens_per_s = (double)p->settings->batch_tokens / p->price.prediction.plain.step_s / (double)ranks;
     const json_int_t of_node = ranks / nodes;
@@ -711,7 +716,7 @@ static json_t *quantized_json(const struct sw_plan *plan) {
                      grads ? sw_quant_name(plan->spec.reduce) : NULL, "reduce_nodes", sw_plan_reduce_nodes(plan));
 }
 
-static sw_status print_json(const struct sw_job *p, const struct sw_helps *helps) {
+static sw_status print_json(const struct sw_job *p, const struct sw_plan_stages *stages, const struct sw_helps *helps) {
     const struct sw_plan *plan = p->plan;
     json_t *root = json_pack(
         "{s:s, s:I, s:I, s:I, s:I, s:s, s:o, s:b, s:I, s:I, s:{s:I, s:I, s:I}, s:o, s:o, s:I, s:o, s:o, s:o, s:i, s:i, "
@@ -744,6 +749,7 @@ static sw_status print_json(const struct sw_job *p, const struct sw_helps *helps
     json_object_set_new(root, "zero",
                         sw_settings_most_state_ranks(p->settings) > 1 ? json_integer(p->plan->spec.zero) : json_null());
     json_object_set_new(root, "tensor", tensor_json(p));
+    json_object_set_new(root, "pipeline", sw_plan_stages_json(stages, p));
     json_object_set_new(root, "expert_ranks", json_integer(p->settings->experts));
     json_object_set_new(root, "tensor_choice", size_choice_json("ranks", &p->tensor_prices));
     json_object_set_new(root, "expert_group", json_integer(p->settings->expert_group));
@@ -821,13 +827,15 @@ static sw_status answer(struct sw_job *p, int argc, char **argv) {
     if (p->settings->smallest_machine)
         return sw_plan_print_smallest(p);
     const bool tries = p->settings->explain && sw_what_helps_is_quick(p);
+    struct sw_plan_stages stages;
     struct sw_helps helps;
+    SW_TRY(sw_plan_stages_price(p, &stages));
     if (p->settings->json) {
         if (tries)
             SW_TRY(sw_what_helps(p, &helps));
-        return print_json(p, tries ? &helps : NULL);
+        return print_json(p, &stages, tries ? &helps : NULL);
     }
-    plan_answer_print(p, argc, argv);
+    plan_answer_print(p, &stages, argc, argv);
     if (!p->settings->explain)
         return SW_OK;
     plan_explain(p);

@@ -5,6 +5,7 @@
 #include "core/size.h"
 #include "core/status.h"
 #include "job/job.h"
+#include "job/settings/pipeline.h"
 #include "model/hf/in_place.h"
 #include "offload/simulate/outline_price.h"
 
@@ -274,6 +275,30 @@ sw_status sw_what_if_narrow(const struct sw_job *job, double *out_step_s) {
     if (narrow.fits && narrow.step.step_s < job->price.prediction.plain.step_s / 2.0)
         *out_step_s = narrow.step.step_s;
     return SW_OK;
+}
+
+static sw_status price_stage(struct sw_job *varied, struct sw_stage_price *out) {
+    struct sw_outline_price found;
+    SW_TRY(sw_job_choose(varied, SW_SEARCH_QUICK_OPS));
+    out->disk_bytes = sw_plan_disk_bytes(varied->plan);
+    memcpy(out->peak_bytes, varied->plan->tier_bytes, sizeof out->peak_bytes);
+    if (sw_plan_uses_nvme(varied->plan) && !sw_rates_know_drives(&varied->rates.rates))
+        return SW_OK;
+    SW_TRY(sw_outline_simulate(varied->plan, &varied->rates.rates, INFINITY, varied->memory, &found));
+    out->step = found.step;
+    return SW_OK;
+}
+
+sw_status sw_what_if_stage(const struct sw_job *job, int64_t stage, struct sw_stage_price *out) {
+    struct sw_job_change change = sw_job_same(job);
+    struct sw_job varied;
+    change.settings.rank = stage * sw_settings_stage_ranks(job->settings);
+    *out = (struct sw_stage_price){.layers = sw_settings_layers_of(job->settings, stage), .step.step_s = NAN};
+    sw_status status = sw_job_with(job, &change, &varied);
+    if (status == SW_OK)
+        status = price_stage(&varied, out);
+    sw_job_release(&varied);
+    return status == SW_OK ? SW_OK : sw_fail_while(status, "planning stage %lld", (long long)stage);
 }
 
 /* Rounds bytes up to what a flag can say briefly: whole MiB, or pages if there are only a few MiB. */

@@ -41,6 +41,17 @@ enum { SW_LEASTS = 4 };
  * stays the plan's, for which the rates are known. The job must be priced, and fit its current budgets. */
 sw_status sw_least_memory(const struct sw_job *job, struct sw_what_if out[SW_LEASTS]);
 
+/* A stage of a pipeline: the predicted step, and memory and disk of each of its ranks. */
+struct sw_stage_price {
+    int64_t layers;
+    struct sw_simulation step; /* as if all stages took as long; its step_s is NAN if the drives' rates are unknown */
+    int64_t peak_bytes[SW_TIERS];
+    int64_t disk_bytes;
+};
+/* Plans a stage of the job's pipeline and predicts its step. The job must be priced. A stage that does not fit is an
+ * error that names it. */
+sw_status sw_what_if_stage(const struct sw_job *job, int64_t stage, struct sw_stage_price *out);
+
 /* Makes the outline of the job's plan (sw_plan_fit). If it does not fit, the error SW_ERR_BUDGET also names smaller
  * settings that were planned and fit. */
 sw_status sw_job_fit_or_advise(struct sw_job *job);

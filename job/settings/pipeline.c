@@ -92,6 +92,7 @@ sw_status sw_settings_check_pipeline(const struct sw_settings *s) {
         {s->sample_every > 0, "--sample-every"},
         {s->order != NULL && strcmp(s->order, "layer") == 0, "--order layer"},
         {s->largest != 0, "--largest"},
+        {s->smallest_machine, "--smallest-machine"},
     };
     struct split split;
     if (sw_settings_stages(s) == 1)
@@ -238,4 +239,9 @@ struct sw_plan_pipeline sw_settings_pipeline(const struct sw_settings *settings,
     }
     out.bound[split.stages] = (int32_t)units;
     return out;
+}
+
+int64_t sw_settings_layers_of(const struct sw_settings *settings, int64_t stage) {
+    struct split split;
+    return parse_split(settings->pipeline_split, &split) && stage < split.stages ? split.layers[stage] : 0;
 }

@@ -19,6 +19,9 @@ sw_status sw_settings_resolve_pipeline(struct sw_settings *settings, const struc
 /* Returns the stages of a resolved split, for a model of so many units, and this rank's stage. */
 struct sw_plan_pipeline sw_settings_pipeline(const struct sw_settings *settings, int64_t units);
 
+/* Returns the layers of a stage of a resolved split. */
+int64_t sw_settings_layers_of(const struct sw_settings *settings, int64_t stage);
+
 /* Returns the split as stores are named by it: the layers of each stage; "" without a pipeline. */
 const char *sw_settings_split(const struct sw_settings *settings);
 

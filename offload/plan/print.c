@@ -111,7 +111,7 @@ static void print_placement(const struct sw_plan *plan, FILE *out) {
         int64_t units[SW_TIERS] = {0};
         const bool of_trained = state == SW_GRADS || state == SW_OPTIMIZER;
         for (int64_t u = 0; u < plan->spec.units->count; u++)
-            units[plan->placement[u].tier[state]] += !of_trained || sw_plan_trains(plan, u);
+            units[plan->placement[u].tier[state]] += sw_plan_holds(plan, u) && (!of_trained || sw_plan_trains(plan, u));
         print_name(out, "  ", sw_state_name((sw_state)state));
         for (int t = 0; t < SW_TIERS; t++)
             print_units(out, units[t]);

@@ -97,6 +97,7 @@ struct simulator {
     struct sw_op_times *times[STEPS]; /* NULL: not traced */
     int64_t steps, first, last;       /* steps in all; the answer is about those after `first`, up to `last` */
     int64_t steps_done;
+    double bubble_s; /* of a step: a stage waits while one group of micro-batches passes all others */
     struct totals total, before, after; /* totals so far, and at both ends of the steps that answer */
     struct lane_state lane[SW_LANES];
     double left_s[SW_LANES];       /* seconds that the running op still takes at full speed; infinite: none runs */
@@ -656,6 +657,8 @@ static void sum_up(const struct simulator *s, struct sw_simulation *out) {
                                   .drive_busy_s = s->after.drive - s->before.drive};
     for (int which = 0; which < SW_LANES; which++)
         out->lane_busy_s[which] = s->after.lane[which] - s->before.lane[which];
+    out->bubble_s = (double)(s->last - s->first) * s->bubble_s;
+    out->step_s += out->bubble_s;
     name_bottleneck(s, out);
 }
 
@@ -745,12 +748,17 @@ static sw_status begin(struct simulator *s, const struct pricing *pricing, doubl
         s->lane[which] = (struct lane_state){.op = at, .count = count};
         s->left_s[which] = INFINITY;
         s->active |= count > 0 ? bit_of(which) : 0;
-        double busy_s = 0.0;
+        double busy_s = 0.0, passes_s = 0.0; /* of all ops, and of those of micro-batches */
         for (int32_t i = 0; i < count; i++, at++) {
-            *at = time_next(pricing, &program->op[program->lane_op[which][i]], &recent);
+            const struct sw_op *op = &program->op[program->lane_op[which][i]];
+            *at = time_next(pricing, op, &recent);
             busy_s += at->seconds[0];
+            passes_s += op->micro >= 0 ? at->seconds[0] : 0.0;
         }
         *out_busiest_s = greater(*out_busiest_s, busy_s);
+        if (which == SW_LANE_COMPUTE)
+            s->bubble_s =
+                (double)(sw_plan_stages(pricing->plan) - 1) * passes_s / (double)sw_plan_groups(pricing->plan);
         s->marker = count > s->lane[s->marker].count ? which : s->marker;
     }
     s->due = s->active;

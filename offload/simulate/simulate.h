@@ -3,7 +3,10 @@
  * Each lane starts its ops in order when their waits are met, as the engine's threads do. An op that runs by itself
  * takes its bytes or its arithmetic at the measured rate. Lanes that use one resource at the same time share it: the
  * cores, which on a CPU device compute, updates and copies all want, and the drive. When the ops at hand want more of a
- * resource than there is, all of them slow down in the same proportion. */
+ * resource than there is, all of them slow down in the same proportion.
+ *
+ * Of a pipeline one stage is simulated, without waits for others; to its step is added the time in which it fills and
+ * drains, as if all stages took as long as this one for a group of micro-batches. */
 #ifndef SW_OFFLOAD_SIMULATE_SIMULATE_H
 #define SW_OFFLOAD_SIMULATE_SIMULATE_H
 
@@ -13,6 +16,7 @@
 
 struct sw_simulation {
     double step_s;                /* from the end of a step to the end of the next, once the pipeline is full */
+    double bubble_s;              /* part of it in which a stage waits for other stages to fill and to drain */
     double lane_busy_s[SW_LANES]; /* one entry per lane: seconds of a step with an op of the lane under way */
     double cores_busy_s;          /* core-seconds of one step */
     double drive_busy_s;          /* seconds of a step in which the drive read or wrote */

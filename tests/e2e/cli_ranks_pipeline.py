@@ -223,11 +223,26 @@ def stages_that_cannot_be_are_refused():
 
 
 def plans_of_stages_are_made():
-    shape = ("plan", "--model", path("gpt2"), "--seq", SEQ, "--micro-batch", 1, "--batch-tokens", SEQUENCES * SEQ, "--threads", 1,
-             "--precision", "fp32", "--device", "cpu")
-    must(*shape, "--ranks", 4, "--pipeline", 2)
-    found = json.loads(must(*shape, "--ranks", 4, "--pipeline", 2, "--json").out)
-    return [] if found["sent"]["bytes"] > 0 and found["predicted"]["plain"]["step_s"] > 0 else [f"{found['sent']}, {found['predicted']}"]
+    """By one process, or by the ranks themselves; the slowest stage gives the step, and more micro-batches make the bubble smaller."""
+    shape = ("--seq", SEQ, "--micro-batch", 1, "--threads", 1, "--precision", "fp32", "--device", "cpu", "--pipeline", 2)
+    told = must("plan", "--model", path("gpt2"), *shape, "--batch-tokens", SEQUENCES * SEQ, "--ranks", 4).out
+    ranks = json.loads(together(2, command("plan", "--model", path("gpt2"), *shape, "--batch-tokens", SEQUENCES * SEQ, "--json", "--rates",
+                                           path("rates.json")), processes).stdout)
+    problems = [] if ranks["pipeline"]["ranks"] == 1 and ranks["pipeline"]["groups"] == SEQUENCES else [f"the ranks plan {ranks['pipeline']}"]
+    problems += [f"'{words}' is not in {told}" for words in ("2 stages of 2 ranks", "--pipeline 2") if words not in told]
+    machine, bubbles = ("plan", "--model", "qwen2.5-7b", "--machine", "h100", "--ranks", 8, "--json"), []
+    whole = json.loads(must(*machine).out)
+    for batch in (1, 8):
+        found = json.loads(must(*machine, "--pipeline", 4, "--batch-tokens", batch * 16384).out)
+        stages, slowest = found["pipeline"], max(stage["step_s"] for stage in found["pipeline"]["stages"])
+        bubbles.append(stages["bubble"])
+        if (sum(stage["layers"] for stage in stages["stages"]) != 28 or stages["step_s"] != slowest or found["parameters"] != whole["parameters"]
+                or not 0.5 * stages["equal_bubble"] < stages["bubble"] <= stages["equal_bubble"]):
+            problems.append(f"{batch} times the batch: {stages}")
+    one = json.loads(must(*machine, "--pipeline", 4, "--pipeline-split", "20,4,2,2").out)["pipeline"]
+    if one["step_s"] != one["stages"][0]["step_s"] or bubbles[0] < 2 * bubbles[1] or whole["pipeline"] is not None:
+        problems.append(f"an uneven split: {one}; bubbles {bubbles}; without: {whole['pipeline']}")
+    return problems
 
 
 script_test.run(stages_train_as_one_rank_does, zero_and_placements_give_the_same_bits, runs_resume_on_any_other_ranks,
