@@ -69,7 +69,7 @@ class Run(runs.Run):
 
 
 def processes(ranks, *arguments):
-    """What one of several processes writes, as ranks that a launcher has started."""
+    """Runs a command by ranks that a launcher has started, and returns what one of them writes."""
     done = limits.run(mpirun((ranks, command(*arguments))), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{ranks} ranks of {' '.join(map(str, arguments))}: status {done.returncode}: {done.stderr[-1500:]}")
