@@ -25,6 +25,7 @@ enum { BLOCK_LINES = 16, BLOCK_ELEMS = 64 };
 struct matrix {
     int64_t outputs, inputs;
     int64_t first_output, output_step; /* output o of the matrix is output first_output + o·output_step of the tensor */
+    int64_t turn, skip; /* and behind each `turn` outputs, if that is not 0, `skip` outputs are other matrices' */
     bool turned;
     int64_t rows, cols; /* of X */
 };
@@ -34,6 +35,10 @@ static struct matrix matrix_of(const struct sw_muon_tensor *tensor, int part) {
     struct matrix m = {.outputs = tensor->part_end[part] - before, .inputs = tensor->inputs};
     m.output_step = tensor->alternate ? tensor->parts : 1;
     m.first_output = tensor->alternate ? part : before;
+    if (tensor->turn > 0)
+        m.first_output = part * tensor->turn;
+    m.turn = tensor->turn;
+    m.skip = (tensor->parts - 1) * tensor->turn;
     m.turned = m.outputs > m.inputs;
     m.rows = m.turned ? m.inputs : m.outputs;
     m.cols = m.turned ? m.outputs : m.inputs;
@@ -118,12 +123,14 @@ struct lines {
     int64_t count, first,
         distance;        /* the first element in the call, and the elements between the beginnings of lines */
     int64_t elems, step; /* elements of the matrix in each, and their distance */
+    int64_t turn, skip;  /* elements that are left out behind each `turn` lines; turn 0: none are */
     bool are_rows;
 };
 
 static struct lines lines_of(const struct pass *p) {
     const struct matrix *m = &p->matrix;
     const int64_t first = p->tensor->first_elem - p->op->first_elem;
+    assert(!p->tensor->in_first || m->turn == 0);
     if (p->tensor->in_first)
         return (struct lines){.count = m->inputs,
                               .first = first + m->first_output,
@@ -136,7 +143,14 @@ static struct lines lines_of(const struct pass *p) {
                           .distance = m->output_step * m->inputs,
                           .elems = m->inputs,
                           .step = 1,
+                          .turn = m->turn,
+                          .skip = m->skip * m->inputs,
                           .are_rows = !m->turned};
+}
+
+/* Returns the first element of a line in the call. */
+static int64_t line_at(const struct lines *lines, int64_t line) {
+    return lines->first + line * lines->distance + (lines->turn > 0 ? line / lines->turn * lines->skip : 0);
 }
 
 /* Copies a block of X, which lies by lines, to or from where it lies by rows. */
@@ -169,7 +183,7 @@ static void pass_groups(const struct pass *p, int64_t first, int64_t end, bool t
                 copy_block(p, &lines, line, count, elem, elems, false, block);
             for (int64_t i = 0; i < count; i++)
                 for (int64_t j = 0; j < elems; j += run) {
-                    const int64_t at = lines.first + (line + i) * lines.distance + (elem + j) * lines.step;
+                    const int64_t at = line_at(&lines, line + i) + (elem + j) * lines.step;
                     if (take)
                         p->loops->update(p->op, at, run, &block[i][j]);
                     else

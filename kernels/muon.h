@@ -43,6 +43,7 @@ struct sw_muon_tensor {
     int64_t outputs, inputs;
     bool in_first;                   /* it lies as [inputs, outputs]; otherwise [outputs, inputs] */
     bool alternate;                  /* the outputs of two matrices take turns */
+    int64_t turn;                    /* so many outputs of each matrix take turns; 0: they do not. Not with in_first */
     int parts;                       /* matrices, one behind the other along the outputs */
     int64_t part_end[SW_MUON_PARTS]; /* outputs before the end of each */
     bool decay;                      /* weight decay applies */

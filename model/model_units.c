@@ -310,6 +310,7 @@ static void describe_to_muon(const struct sw_model_config *c, enum sw_block_tens
         m.part_end[0] = c->heads * c->head_dim / of_outputs;
         m.part_end[1] = m.part_end[0] + c->kv_heads * c->head_dim / of_outputs;
         m.part_end[2] = m.outputs;
+        m.turn = c->qkv_by_head ? c->head_dim : 0;
     }
     added->muon = m;
     added->muon_count = joined ? experts : 1;
@@ -345,11 +346,6 @@ static sw_status add_block_tensor(const struct sw_units *units, struct sw_unit *
         /* A rounding error of the router sends a token to other experts, and its matrix is small, as a gate's is. */
         added->typed = tensor == ROUTER || tensor == SHARED_GATE || biases || (as_stored && !joined);
         added->in_first = joined && !as_stored;
-        if (sw_optimizer_has_muon(units->optimizer) && c->qkv_by_head)
-            return sw_fail(
-                SW_ERR_UNSUPPORTED,
-                "--optimizer muon needs queries, keys and values as matrices of their own, and in this model "
-                "they lie head by head in one; train it by AdamW");
         if (sw_optimizer_has_muon(units->optimizer))
             describe_to_muon(c, tensor, pieces, piece, as_stored, experts.count, parts, added);
         if (added->muon_count > 0 && apart)

@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* Matrices of every form: wide, tall, square and larger than a piece, of one row or column, and fused ones of unequal
- * parts. */
+ * parts or of parts that take turns. */
 static const struct sw_muon_tensor tensors[] = {
     {.first_elem = 0, .outputs = 70, .inputs = 130, .parts = 1, .part_end = {70}, .decay = true},
     {.first_elem = 9152, .outputs = 131, .inputs = 33, .parts = 1, .part_end = {131}, .decay = true, .lr_scale = 0.5},
@@ -28,6 +28,8 @@ static const struct sw_muon_tensor tensors[] = {
     {.first_elem = 15552, .outputs = 65, .inputs = 1, .parts = 1, .part_end = {65}, .decay = true},
     {.first_elem = 15680, .outputs = 1, .inputs = 1, .parts = 1, .part_end = {1}, .decay = true},
     {.first_elem = 15744, .outputs = 140, .inputs = 140, .parts = 2, .part_end = {100, 140}, .decay = true},
+    {.first_elem = 35360, .outputs = 48, .inputs = 20, .turn = 4, .parts = 3, .part_end = {16, 32, 48}},
+    {.first_elem = 36320, .outputs = 60, .inputs = 12, .turn = 5, .parts = 3, .part_end = {20, 40, 60}},
 };
 enum { TENSORS = sizeof tensors / sizeof tensors[0], GRAINS = 3, ELEMS = GRAINS * SW_GRAIN_ELEMS };
 
@@ -325,8 +327,10 @@ static void check_case(struct pair *pair, size_t which) {
 /* Returns where output o and input i of a fused tensor lie, and which of its matrices the output is of. */
 static int64_t place_of(const struct sw_muon_tensor *t, int64_t o, int64_t i, int *out_part) {
     *out_part = 0;
-    while (!t->alternate && o >= t->part_end[*out_part])
+    while (!t->alternate && t->turn == 0 && o >= t->part_end[*out_part])
         ++*out_part;
+    if (t->turn > 0)
+        *out_part = (int)(o / t->turn % t->parts);
     if (t->alternate)
         *out_part = (int)(o % 2);
     return t->in_first ? i * t->outputs + o : o * t->inputs + i;

@@ -383,7 +383,7 @@ static int64_t matrices_of(const struct sw_tensor *tensor) {
 
 /* Returns how many matrices a tensor of this name holds side by side. */
 static int parts_of(const char *name) {
-    if (strstr(name, "c_attn") != NULL || strstr(name, "qkv_proj") != NULL)
+    if (strstr(name, "c_attn") != NULL || strstr(name, "qkv_proj") != NULL || strstr(name, "query_key_value") != NULL)
         return 3;
     return strstr(name, "gate_up_proj") != NULL ? 2 : 1;
 }
@@ -405,6 +405,7 @@ static void check_matrices(const struct sw_model_config *config, const struct sw
         assert_int_equal(m->inputs, dim[m->in_first ? 0 : 1]);
         assert_int_equal(m->part_end[m->parts - 1], m->outputs);
         assert_int_equal(m->parts, parts_of(tensor->name));
+        assert_int_equal(m->turn, config->qkv_by_head && m->parts == 3 ? config->head_dim : 0);
     }
     assert_int_equal(count, unit->muon_count);
     for (int64_t i = 0; i < count; end = unit->muon[i].first_elem + unit->muon[i].outputs * unit->muon[i].inputs, i++)
@@ -418,13 +419,7 @@ static void muon_has_the_matrices_of_blocks(void **state) {
     static const struct sw_model_config fused = {.family = "phi3", LLAMA};
     for (int i = 0; i <= CASES; i++) {
         const struct sw_model_config *config = i < CASES ? &cases[i].config : &fused;
-        struct sw_units *whole;
-        if (config->qkv_by_head) {
-            support_expect_failure(sw_model_units(config, 1, SW_OPTIMIZER_MUON, NULL, &whole), SW_ERR_UNSUPPORTED,
-                                   "head by head", "heads side by side");
-            continue;
-        }
-        whole = whole_units(config, SW_OPTIMIZER_MUON, NULL);
+        struct sw_units *whole = whole_units(config, SW_OPTIMIZER_MUON, NULL);
         for (int64_t u = 0; u < whole->count; u++)
             check_matrices(config, &whole->unit[u], u > 0 && u + 1 < whole->count);
         sw_units_destroy(whole);
