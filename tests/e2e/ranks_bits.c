@@ -183,7 +183,7 @@ static sw_status try_variant(struct job *job, const struct same_trace *reference
     spec.group = grouped ? GROUP : 0;
     SW_TRY(same_train(&spec, variant % 2 == 1, &trace));
     /* Where training changes fewer grains of a unit than there are ranks, the last ranks hold none of them. */
-    const bool few = ranks_of(job) > LEAST_GRAINS || freezes_parts(job) || job->optimizer == SW_OPTIMIZER_MUON;
+    const bool few = ranks_of(job) > LEAST_GRAINS || freezes_parts(job) || sw_optimizer_has_muon(job->optimizer);
     const int64_t least_held = few ? 0 : trace.grains / ranks_of(job) / 2;
     const char *what = difference(&reference[order], &trace, least_held);
     if (what != NULL && job->wrong[0] == '\0')
@@ -199,7 +199,7 @@ static void compare_with_one(struct job *job, const struct same_trace *reference
         const double loss = fabs(reference->loss[s] / one->loss[s] - 1.0);
         const double norm = fabs(reference->grad_norm[s] / one->grad_norm[s] - 1.0);
         const bool narrow = job->type != SW_F32;
-        const double exact = narrow ? 1e-2 : job->optimizer == SW_OPTIMIZER_MUON ? MUON_ERROR : RELATIVE_ERROR;
+        const double exact = narrow ? 1e-2 : sw_optimizer_has_muon(job->optimizer) ? MUON_ERROR : RELATIVE_ERROR;
         const double allowed = is_quantized(job) ? QUANTIZED_ERROR : exact;
         if ((!(loss <= allowed) || !(norm <= 10 * allowed)) && job->wrong[0] == '\0')
             snprintf(job->wrong, sizeof job->wrong, "step %d: loss %.9g and norm %.9g, of one rank %.9g and %.9g",
@@ -569,14 +569,14 @@ static void narrow_optimizer_state_gives_the_same_bits(void **state) {
           {.ranks = 2, .type = SW_F32, .variants = 3, .optimizer = SW_OPTIMIZER_BF16});
 }
 
-/* Each matrix is one rank's: with quantized exchanges, with more ranks than matrices, on nodes, and with frozen ones.
- */
+/* Each matrix is one rank's: with quantized exchanges and momenta in bf16, with more ranks than matrices, on nodes, and
+ * with frozen ones. */
 static void muon_gives_the_same_bits(void **state) {
     CHECK({.ranks = 2, .type = SW_F32, .variants = 4, .optimizer = SW_OPTIMIZER_MUON, .matrices = true},
           {.ranks = 3,
            .type = SW_F32,
            .variants = 2,
-           .optimizer = SW_OPTIMIZER_MUON,
+           .optimizer = SW_OPTIMIZER_MUON_BF16,
            .gather = SW_QUANT_INT8,
            .reduce = SW_QUANT_INT8,
            .matrices = true},
