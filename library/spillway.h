@@ -361,12 +361,20 @@ void spillway_close(spillway *self);
  * Blocks of 1 MiB have checksums, which are compared when they are read. The file has no name and is gone when the
  * process ends: weights come from the caller, or from a store, whose masters survive. A forked child must not touch the
  * addresses: its own lead to memory in which the parent puts other tensors. Threads may use one stream at once. Errors
- * are those of spillway_error(NULL). After a failure of the drive, or a wrong checksum, a stream can only be closed. */
+ * are those of spillway_error(NULL). After a failure of the drive, or a wrong checksum, a stream can only be closed.
+ *
+ * With `cuda_device` the tensors are on a GPU. There is no file then: pinned host memory has all tensors, and as many
+ * are in the GPU's memory as `memory_bytes` allows, in units of 2 MiB. An address of the GPU leads to its memory while
+ * the tensor is there, else to the host's, which the GPU reads over its bus; the CPU must not use it. Addresses are
+ * mapped anew only in the calls below, once the work is done that the streams of CUDA have which
+ * spillway_stream_use_cuda has named: work on tensors that other streams have, or that another thread gives the GPU
+ * meanwhile, must be for tensors that are needed and not done. NVIDIA's driver is of CUDA 12.2 or newer. This has run
+ * on an emulated GPU alone. */
 typedef struct spillway_stream spillway_stream;
 
 struct spillway_stream_options {
     size_t size;
-    const char *folder;    /* exists; the file is made on its file system */
+    const char *folder;    /* exists; the file is made on its file system; not used on a GPU */
     uint64_t memory_bytes; /* for tensors in memory, at least the largest; some times as much lets reads overlap */
     int allow_buffered;    /* nonzero: accept a file system without direct I/O, such as tmpfs */
     int cuda_device;       /* the GPU that has the tensors, and then there is no file; -1: they are in host memory */
@@ -378,8 +386,8 @@ struct spillway_stream_options {
 struct spillway_stream_usage {
     size_t size;
     int64_t tensor_bytes;              /* of all tensors */
-    int64_t memory_bytes, drive_bytes; /* that the stream takes; gradients of a store included */
-    int64_t read_bytes, written_bytes; /* since it was opened */
+    int64_t memory_bytes, drive_bytes; /* that the stream takes; gradients of a store included; of the GPU's memory */
+    int64_t read_bytes, written_bytes; /* since it was opened; those copied to and from the GPU */
     int64_t needs, waits; /* uses of tensors that are not small, and how many of them waited for the drive */
     double wait_seconds;
 };
@@ -432,7 +440,9 @@ int spillway_stream_close(spillway_stream *self, int keep);
 
 /* Lets a store, before spillway_open, use an open stream: a tensor whose `weights` are an address of the stream gets
  * its new weights by way of the stream's memory and in its file, once. With `accumulate`, sums of the gradients of such
- * tensors are kept by the stream too, and only small ones in host_memory_bytes. The stream must outlive the store. */
+ * tensors are kept by the stream too, and only small ones in host_memory_bytes. On a GPU this call comes before
+ * spillway_add, new weights go to the host's memory of the stream, from which the next need takes them, and sums are in
+ * host_memory_bytes. The stream must outlive the store. */
 int spillway_use_stream(spillway *self, spillway_stream *stream);
 
 /* Files, apart from stores: transfers of ranges between memory and a file by io_uring, with many requests of 1 MiB

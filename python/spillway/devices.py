@@ -16,11 +16,17 @@ def on_gpu(tensor: torch.Tensor) -> bool:
 
 def choose_gpu(model: torch.nn.Module) -> int:
     """Returns the number of the GPU to which a module's parameters stream: theirs if they are on one, else the current one."""
+    found: dict[int, str] = {}
     for name, parameter in model.named_parameters():
         if on_gpu(parameter):
-            return gpu_of({each: other for other, each in model.named_parameters() if each.device.type != "meta"}) or 0
-        if parameter.device.type not in ("cpu", "meta"):
+            found.setdefault(parameter.device.index, name)
+        elif parameter.device.type not in ("cpu", "meta"):
             raise ValueError(f"the parameter '{name}' is on {parameter.device}: this version streams to a CUDA device")
+    if len(found) > 1:
+        raise ValueError(f"the parameters {' and '.join(f'{name!r}' for name in found.values())} are on different GPUs: a module streams "
+                         "to one")
+    if found:
+        return next(iter(found))
     if not torch.cuda.is_available():
         raise ValueError("weights='host' streams parameters from host memory to a GPU, and PyTorch finds none here: a CPU uses "
                          "parameters where they are in its memory, and weights='nvme' is for those that do not fit there")

@@ -125,6 +125,15 @@ class _Stream:
         self._name_work()
         self.check(self._library.spillway_stream_changed(self.handle, group, len(group)))
 
+    @contextlib.contextmanager
+    def on_gpu(self, group: ctypes.Array[ctypes.c_int64]) -> Iterator[None]:
+        """Needs some tensors if they are a GPU's, which reads them slowly where they live. A CPU reads a file as well."""
+        if self._gpu is not None:
+            self.need(group, _FORWARD)
+        yield
+        if self._gpu is not None:
+            self.done(group)
+
     def usage(self) -> OffloadUsage:
         usage = _library.StreamUsageStruct(ctypes.sizeof(_library.StreamUsageStruct))
         self.check(self._library.spillway_stream_get_usage(self.handle, usage))
@@ -181,6 +190,7 @@ class Offloaded:
         self._names: list[str] = []
         self._index: dict[int, int] = {}
         self._parameters: list[torch.nn.Parameter] = []
+        self._from_gpu: list[bool] = []
         self._versions: list[int] = []
         self._groups: dict[int, ctypes.Array[ctypes.c_int64]] = {}
         self._handles: list[Any] = []
@@ -196,9 +206,8 @@ class Offloaded:
             moved = {id(parameter): self._move(index, name, parameter, fill) for index, (name, parameter) in enumerate(members)}
             for module in model.modules():
                 self._attach(module, moved)
-                for name, buffer in module._buffers.items() if gpu is not None else ():
-                    if buffer is not None and buffer.device.type == "cpu":
-                        module._buffers[name] = devices.to_gpu(buffer, gpu)
+            if gpu is not None:
+                self._move_buffers(model, gpu)
         except BaseException:
             self._give_back()
             raise
@@ -231,7 +240,7 @@ class Offloaded:
     def _move(self, index: int, name: str, parameter: torch.nn.Parameter,
               fill: Callable[[str, torch.Tensor], Any] | None) -> torch.nn.Parameter:
         """Moves a parameter's values to its address, and returns the parameter, a new one if it was on meta."""
-        group = _group([index])
+        group, from_gpu = _group([index]), devices.on_gpu(parameter)
         self._stream.need(group, _CHANGE)
         try:
             streamed = self._stream.tensor(index, parameter.shape, parameter.dtype)
@@ -248,9 +257,21 @@ class Offloaded:
             parameter.data = streamed
         self._index[id(parameter)] = index
         self._parameters.append(parameter)
+        self._from_gpu.append(from_gpu)
         self._versions.append(parameter._version)
         parameter.spillway_stream = self  # type: ignore[attr-defined]
         return parameter
+
+    @staticmethod
+    def _move_buffers(model: torch.nn.Module, gpu: int) -> None:
+        """Moves buffers in CPU memory to the GPU. One that several modules share stays one."""
+        moved: dict[torch.Tensor, torch.Tensor] = {}
+        for module in model.modules():
+            for name, buffer in module._buffers.items():
+                if buffer is not None and buffer.device.type == "cpu":
+                    if buffer not in moved:
+                        moved[buffer] = devices.to_gpu(buffer, gpu)
+                    module._buffers[name] = moved[buffer]
 
     def _attach(self, module: torch.nn.Module, moved: dict[int, torch.nn.Parameter]) -> None:
         members = {name: moved.get(id(parameter), parameter) for name, parameter in module._parameters.items()}
@@ -399,7 +420,8 @@ class Offloaded:
             self._stream.done(group)
 
     def close(self) -> None:
-        """Brings all parameters back to ordinary memory, and removes the hooks. Close a spillway.AdamW of them before."""
+        """Brings all parameters back to ordinary memory, of the GPU if they came from one, and removes the hooks. Close a
+        spillway.AdamW of them before."""
         if not self._stream.close.alive:
             return
         if self._stream.closing.stores > 0:
@@ -410,8 +432,9 @@ class Offloaded:
     @torch.no_grad()
     def _give_back(self) -> None:
         model = self._model()
-        for parameter in self._parameters:
-            parameter.data = parameter.data.clone()
+        for index, (parameter, from_gpu) in enumerate(zip(self._parameters, self._from_gpu, strict=True)):
+            with self._stream.on_gpu(_group([index])):
+                parameter.data = parameter.data.clone() if from_gpu else parameter.data.to("cpu", copy=True)
             del parameter.spillway_stream  # type: ignore[attr-defined]
         for handle in self._handles:
             handle.remove()

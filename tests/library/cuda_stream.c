@@ -8,7 +8,16 @@
 
 #include <xxhash.h>
 
-enum { PARTS = 7, READS = 60, STEPS = 4, MIB = 1 << 20, BUDGET = 14 * MIB, DELAY_NS = 300000, LEFT_BYTES = 8 * MIB };
+enum {
+    PARTS = 7,
+    READS = 60,
+    STEPS = 4,
+    MIB = 1 << 20,
+    BUDGET = 14 * MIB,
+    DELAY_NS = 300000,
+    LONG_DELAY_NS = 40000000,
+    LEFT_BYTES = 8 * MIB
+};
 
 /* Small ones, a granule and its neighbours, and several; they take 9 granules, and the budget leaves 6. */
 static const int64_t part_bytes[PARTS] = {4, 65536, 2 * MIB, 2 * MIB + 4, 5 * MIB, 70004, 1234568};
@@ -223,7 +232,16 @@ static struct outcome train(void **state, bool streams) {
         rates.clip = 0.5;
         for (int64_t part = 0; part < PARTS; part++)
             hand_in(self, part, step, gradients);
+        /* A backward pass that still reads the old weights, and has announced nothing. */
+        sw_emulation_set_delays(streams ? LONG_DELAY_NS : 0, (uint64_t)step);
+        for (int64_t part = 0; streams && part < PARTS; part++)
+            cuda_must(cuMemcpyDtoHAsync_v2(seen[part + 1], at(streamed, part), (size_t)part_bytes[part], stream),
+                      "read");
         library_must(spillway_step(self, &rates, &result), self, "step");
+        cuda_must(cuStreamSynchronize(stream), "wait");
+        sw_emulation_set_delays(streams ? DELAY_NS : 0, 9);
+        for (int64_t part = 0; streams && step > 1 && part < PARTS; part++)
+            assert_int_equal(XXH3_64bits(seen[part + 1], (size_t)part_bytes[part]), outcome.weights[step - 1][part]);
         outcome.norm[step] = result.grad_norm;
         look(streamed, weights, outcome.weights[step]);
         if (step == STEPS / 2 && streams) {
@@ -251,7 +269,6 @@ static struct outcome train(void **state, bool streams) {
 
 static void a_store_has_the_bits_of_host_weights(void **state) {
     const struct outcome plain = train(state, false);
-    sw_emulation_set_delays(DELAY_NS, 9);
     const struct outcome streamed = train(state, true);
     sw_emulation_set_delays(0, 0);
     assert_true(plain.norm[1] > 0.0);

@@ -117,7 +117,10 @@ def adamw(model, folder, name):
 
 def passes_have_the_same_bits(checkpointing=None):
     plain, streamed, problems = awkward(), awkward(checkpointing), []
+    streamed.register_buffer("counts", torch.ones(3))
+    streamed.twice.register_buffer("same", streamed.counts)
     offloaded = offload(streamed)
+    problems += [] if streamed.counts is streamed.twice.same else ["a shared buffer is two"]
     for step in range(PASSES):
         results = []
         for model in (plain, streamed):
@@ -268,6 +271,13 @@ def mistakes_are_refused_by_name(folder):
     problems += refused(ValueError, "are for weights='nvme'", spillway.offload, small(), weights="host", device_memory="1GiB", memory="1GiB")
     problems += refused(ValueError, "a GPU cannot read a file", spillway.offload, small(), store=folder, memory="1GiB", device_memory="1GiB")
     problems += refused(ValueError, "give `store`", spillway.offload, small(), memory="1GiB")
+    class Elsewhere(torch.nn.Parameter):
+        device = torch.device("cuda", 1)
+    class Here(torch.nn.Parameter):
+        device = torch.device("cuda", 0)
+    both = small()
+    both[0].weight, both[1].weight = Here(both[0].weight.detach()), Elsewhere(both[1].weight.detach())
+    problems += refused(ValueError, "'0.weight' and '1.weight' are on different GPUs", spillway.offload, both, weights="host", device_memory="1GiB")
     with emulated():
         problems += refused(spillway.StoreError, "too small: the largest tensor alone takes 4.00 MiB", offload, small(), "3MiB")
         model = small()

@@ -66,6 +66,8 @@ void sw_emulated_open_memory(bool open);
 bool sw_emulated_take(size_t bytes);
 /* Tells whether a range lies within one region of the GPU's memory, or within what is mapped for the GPU. */
 bool sw_emulated_owns(const void *at, size_t bytes);
+/* Tells whether a copy that has not run yet reads or writes a range. */
+bool sw_emulated_is_copied(const void *at, size_t bytes);
 /* Returns the number of the GPU whose memory an address is in; -1: none. */
 int sw_emulated_device_of(const void *at);
 /* Returns the range that a kernel may use around an address, of the GPU's memory or of what is pinned of the host's;

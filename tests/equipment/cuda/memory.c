@@ -147,17 +147,43 @@ struct copy {
     int value;
     size_t bytes;
     bool owned; /* from is a copy of what the host had */
+    struct copy *next;
 };
+static struct copy *pending; /* copies that were given to streams and have not run; guarded by the machine's mutex */
+
+/* Takes a copy out of the list, and frees it. */
+static void end_copy(struct copy *copy) {
+    pthread_mutex_lock(&sw_emulated_machine.mutex);
+    struct copy **link = &pending;
+    while (*link != copy)
+        link = &(*link)->next;
+    *link = copy->next;
+    pthread_mutex_unlock(&sw_emulated_machine.mutex);
+    free(copy);
+}
 
 static void run_copy(void *argument) {
     const struct copy copy = *(struct copy *)argument;
-    free(argument);
     if (copy.from == NULL)
         memset(copy.to, copy.value, copy.bytes);
     else
         memcpy(copy.to, copy.from, copy.bytes);
     if (copy.owned)
         free(copy.from);
+    end_copy(argument);
+}
+
+bool sw_emulated_is_copied(const void *at, size_t bytes) {
+    const char *const first = at, *const last = first + bytes;
+    bool found = false;
+    pthread_mutex_lock(&sw_emulated_machine.mutex);
+    for (const struct copy *copy = pending; copy != NULL; copy = copy->next) {
+        const char *const to = copy->to, *const from = copy->from;
+        found |= to < last && to + copy->bytes > first;
+        found |= from != NULL && from < last && from + copy->bytes > first;
+    }
+    pthread_mutex_unlock(&sw_emulated_machine.mutex);
+    return found;
 }
 
 static cudaError_t give_copy(cudaStream_t stream, const struct copy *copy) {
@@ -165,9 +191,13 @@ static cudaError_t give_copy(cudaStream_t stream, const struct copy *copy) {
     if (own == NULL)
         return cudaErrorMemoryAllocation;
     *own = *copy;
+    pthread_mutex_lock(&sw_emulated_machine.mutex);
+    own->next = pending;
+    pending = own;
+    pthread_mutex_unlock(&sw_emulated_machine.mutex);
     const cudaError_t error = sw_emulated_give(stream, run_copy, own);
     if (error == cudaErrorMemoryAllocation)
-        free(own);
+        end_copy(own);
     return error;
 }
 

@@ -177,8 +177,11 @@ static struct sw_emulated_mapping *take_out(const char *at) {
     return found;
 }
 
+/* Work that uses the range has ended, or would fail on a GPU. */
 CUresult cuMemUnmap(CUdeviceptr at, size_t bytes) {
     char *from = (char *)(uintptr_t)at, *const to = from + bytes;
+    if (sw_emulated_is_copied(from, bytes))
+        sw_emulation_break("memory was unmapped while a copy used it");
     while (from < to) {
         struct sw_emulated_mapping *mapping = take_out(from);
         if (mapping == NULL || mapping->base + mapping->bytes > to)
