@@ -112,6 +112,7 @@ struct simulator {
     unsigned awaiting[SW_LANES];   /* lanes whose next op waits for an end on this lane */
     struct event *event;           /* a ring of the last events, one for each op; NULL: none are kept */
     int64_t events;                /* events so far, counted from 1 on */
+    int32_t newest;                /* place of the last event in the ring */
     int64_t not_kept;              /* the last event that does not repeat; 0: none */
     int marker;                    /* lane with the most ops, by which marks are set */
     int64_t next_mark;             /* the ends of that lane at the next mark */
@@ -462,7 +463,7 @@ static void note_steps(struct simulator *s) {
     if (done == s->steps_done)
         return;
     if (s->event != NULL && s->events > 0)
-        s->event[s->events % s->program->op_count].steps += (int8_t)(done - s->steps_done);
+        s->event[s->newest].steps += (int8_t)(done - s->steps_done);
     note_done(s, done);
     s->due |= s->held;
     s->held = 0;
@@ -561,7 +562,9 @@ static double slowdown_of(const struct simulator *s, int which, struct crowding 
 static void note_event(struct simulator *s, struct event event) {
     if (s->event == NULL)
         return;
-    s->event[++s->events % s->program->op_count] = event;
+    s->events++;
+    s->newest = s->newest + 1 < s->program->op_count ? s->newest + 1 : 0;
+    s->event[s->newest] = event;
     if (event.on_cores > MOST_ON_CORES)
         s->not_kept = s->events;
 }
@@ -686,23 +689,33 @@ static bool are_same(const struct snapshot *a, const struct snapshot *b) {
     return same;
 }
 
-/* Repeats the events behind one until all steps that answer are done. Times are summed in the same order as if ops were
- * started and ended, and so have the same bits. A lane that did not run has zero added, which takes less time than to
- * ask whether it ran. */
-static void repeat_events(struct simulator *s, int64_t behind) {
+/* Adds an event's times to totals. A lane that did not run has zero added, which takes less time than to ask whether it
+ * ran. */
+static inline void add_event(const struct event *event, struct totals *total) {
+    const double passes_s[] = {0.0, event->passes_s};
+    total->now += event->passes_s;
+    for (int k = 0; k < event->on_cores; k++)
+        total->cores += event->cores_s[k];
+    total->drive += passes_s[event->drive];
+    for (int which = 0; which < SW_LANES; which++)
+        total->lane[which] += passes_s[event->running >> which & 1];
+}
+
+/* Repeats the last events, so many of them, until all steps that answer are done. Times are summed in the same order as
+ * if ops were started and ended, and so have the same bits. */
+static void repeat_events(struct simulator *s, int64_t count) {
     struct totals total = s->total;
-    for (int64_t i = behind; s->steps_done < s->last; i = i < s->events ? i : behind) {
-        const struct event *event = &s->event[++i % s->program->op_count];
-        const double passes_s[] = {0.0, event->passes_s};
-        total.now += event->passes_s;
-        for (int k = 0; k < event->on_cores; k++)
-            total.cores += event->cores_s[k];
-        total.drive += passes_s[event->drive];
-        for (int which = 0; which < SW_LANES; which++)
-            total.lane[which] += passes_s[event->running >> which & 1];
-        if (event->steps > 0) {
-            s->total = total;
-            note_done(s, s->steps_done + event->steps);
+    const int32_t kept = s->program->op_count;
+    const int32_t before = s->newest - (int32_t)count, behind = before < 0 ? before + kept : before;
+    while (s->steps_done < s->last) {
+        int32_t at = behind;
+        for (int64_t i = 0; i < count && s->steps_done < s->last; i++) {
+            at = at + 1 < kept ? at + 1 : 0;
+            add_event(&s->event[at], &total);
+            if (s->event[at].steps > 0) {
+                s->total = total;
+                note_done(s, s->steps_done + s->event[at].steps);
+            }
         }
     }
 }
@@ -714,8 +727,9 @@ static void repeat_events(struct simulator *s, int64_t behind) {
  * waits hold up no op behind a mark of later steps either. */
 static void compare_mark(struct simulator *s, int which) {
     const struct snapshot now = take_snapshot(s), *before = &s->mark[which];
-    if (before->events >= s->not_kept && s->events - before->events <= s->program->op_count && are_same(&now, before))
-        repeat_events(s, before->events);
+    const int64_t since = s->events - before->events;
+    if (before->events >= s->not_kept && since > 0 && since <= s->program->op_count && are_same(&now, before))
+        repeat_events(s, since);
     s->mark[which] = now;
 }
 
