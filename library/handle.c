@@ -504,7 +504,8 @@ static sw_status start(spillway *self) {
     self->last_step = self->committed_step = 0;
     record.started = true;
     SW_TRY(sw_library_share_record(self, &record));
-    return sw_library_gather_weights(self);
+    SW_TRY(sw_library_gather_weights(self));
+    return sw_library_meet(self);
 }
 
 /* Refuses a store of other units than those of the tensors, which only a changed file can be. */
@@ -550,7 +551,8 @@ static sw_status resume(spillway *self, struct store_record *record) {
     SW_TRY(sw_library_agree(self, sw_engine_restore(self->engine), "restoring"));
     SW_TRY(sw_library_let_go(self));
     SW_TRY(sw_library_take_counts(self));
-    return sw_library_gather_weights(self);
+    SW_TRY(sw_library_gather_weights(self));
+    return sw_library_meet(self);
 }
 
 /* Reads what the folder holds. *found: a store that has started. */
@@ -567,7 +569,7 @@ static sw_status look(spillway *self, struct store_record *record, bool *found) 
 
 /* Removes what processes that died have left: a store that never started, in which nothing but the caller's own weights
  * can be, and a set that was not adopted, or is superseded. */
-static sw_status clear_remains(const spillway *self, struct store_record *record, bool *found) {
+static sw_status clear_remains(spillway *self, struct store_record *record, bool *found) {
     if (*found && !record->started) {
         *found = false;
         return sw_library_remove_set(self, &record->set, 0);
@@ -619,8 +621,10 @@ static sw_status open_found(spillway *self, struct store_record *record, bool *s
     return found ? resume(self, record) : start(self);
 }
 
-static sw_status open_store(spillway *self, bool *started) {
-    struct store_record record = {0};
+/* Takes the tensors, and memory for their order. */
+static sw_status begin_opening(spillway *self) {
+    if (self->tensor_count == 0)
+        return sw_fail(SW_ERR_ARG, "no tensor is registered: call spillway_add first");
     SW_TRY(check_names(self));
     SW_TRY(sw_library_add_counts(self));
     self->order = calloc((size_t)sw_library_all_tensors(self), sizeof *self->order);
@@ -629,7 +633,13 @@ static sw_status open_store(spillway *self, bool *started) {
     if (self->order == NULL || self->by_listed == NULL || self->has_gradient == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for %lld tensors", (long long)self->tensor_count);
     sw_library_order_as_added(self);
+    return SW_OK;
+}
+
+static sw_status open_store(spillway *self, bool *started) {
+    struct store_record record = {0};
     SW_TRY(sw_library_open_comm(self));
+    SW_TRY(sw_library_agree(self, begin_opening(self), "tensors"));
     SW_TRY(sw_library_agree(self, self->rank == 0 ? lock_folder(self) : SW_OK, "folder"));
     if (self->rank > 0)
         take_absolute_path(self);
@@ -661,6 +671,7 @@ static void release(spillway *self, bool undo) {
     sw_plan_destroy(self->plan);
     sw_units_destroy(self->units);
     sw_comm_close(self->comm);
+    free(self->verdict);
     free(self->gathered);
     free(self->sums);
     free(self->has_gradient);
@@ -683,6 +694,7 @@ static void release(spillway *self, bool undo) {
     self->units = NULL;
     self->sums = NULL;
     self->comm = NULL;
+    self->verdict = NULL;
     self->gathered = NULL;
     self->has_gradient = NULL;
     self->part = NULL;
@@ -695,8 +707,6 @@ static void release(spillway *self, bool undo) {
 static int open_signals_blocked(spillway *self) {
     bool started = false;
     sw_status status = sw_library_begin(self, false);
-    if (status == SW_OK && self->tensor_count == 0)
-        status = sw_fail(SW_ERR_ARG, "no tensor is registered: call spillway_add first");
     if (status != SW_OK)
         return sw_library_end(self, status, false);
     status = open_store(self, &started);
@@ -726,6 +736,7 @@ const char *spillway_note(const spillway *self) {
 
 /* Lets a step that runs end, so that its commit is whole. Nobody can be told but by a warning. */
 static void finish_running(spillway *self) {
+    self->agreed = false;
     const sw_status status = self->failed ? SW_OK : sw_library_finish(self);
     if (status != SW_OK)
         sw_log_warn("step %lld in %s was not finished: %s", (long long)self->last_step, self->folder,

@@ -94,8 +94,12 @@ static int public_status(sw_status status) {
 int sw_library_end(spillway *self, sw_status status, bool fatal) {
     const int known = public_status(status);
     keep_error(self != NULL ? self->error : own_error, status);
-    if (self != NULL)
-        self->failed |= fatal && known != SPILLWAY_OK && known != SPILLWAY_ERROR_ARGUMENT;
+    if (self == NULL || !fatal || known == SPILLWAY_OK)
+        return known;
+    self->failed |= known != SPILLWAY_ERROR_ARGUMENT;
+    /* A store that is not opened is of no use, whatever the reason. */
+    if (known != SPILLWAY_ERROR_ARGUMENT || !self->open)
+        sw_library_tell(self, self->error);
     return known;
 }
 
@@ -103,6 +107,7 @@ sw_status sw_library_begin(spillway *self, bool open) {
     sw_error_clear();
     if (self == NULL)
         return sw_fail(SW_ERR_ARG, "the handle is NULL: spillway_create makes one");
+    self->agreed = self->failed;
     if (self->owner != getpid())
         return sw_fail(SW_ERR_ARG,
                        "this process is a fork of the one that opened %s, whose threads it lacks: open the "

@@ -13,7 +13,12 @@
 #include <sys/types.h>
 
 /* ADDED_AT_ONCE: gradients that are widened and added at once. */
-enum { LIBRARY_ERROR_CHARS = 1024, LIBRARY_PATH_CHARS = 4096, LIBRARY_ADDED_AT_ONCE = 1 << 16 };
+enum {
+    LIBRARY_ERROR_CHARS = 1024,
+    LIBRARY_PATH_CHARS = 4096,
+    LIBRARY_ADDED_AT_ONCE = 1 << 16,
+    LIBRARY_VERDICT_CHARS = 1000
+};
 
 /* A tensor of the caller. */
 struct tensor {
@@ -52,6 +57,12 @@ struct tensor_part {
     int64_t count, first;
 };
 
+/* The outcome that a process has of its part of a call. */
+struct verdict {
+    int64_t status;
+    char text[LIBRARY_VERDICT_CHARS];
+};
+
 struct spillway {
     pid_t owner; /* the process that made the handle */
     char error[LIBRARY_ERROR_CHARS];
@@ -72,6 +83,8 @@ struct spillway {
     struct tensor_part *part; /* [ranks][tensor_count] what each process has, if `sharded`; else NULL */
     int64_t *by_listed;       /* [tensor_count] the tensor of each number in tensors.json */
     struct sw_comm *comm;     /* NULL: the process is alone */
+    struct verdict *verdict;  /* [ranks] room for what processes tell each other of a call; NULL: it is alone */
+    bool agreed;              /* the other processes know of the error of this call */
     char *gathered; /* room for what processes give each other of a chunk's weights; NULL: the process is alone */
     int64_t gathered_bytes;
     int64_t host_bytes; /* what the options allow of host memory, or what is taken where they leave it open */
@@ -203,12 +216,20 @@ sw_status sw_library_add(spillway *self, struct tensor *tensor, sw_dtype type, c
 /* Waits for the step that runs, if any, and commits it where it is to be. An error leaves only closing (step.c). */
 sw_status sw_library_finish(spillway *self);
 
-/* Processes that share a store (ranks.c). A process that is alone agrees with itself. */
+/* Processes that share a store (ranks.c; the first four are in agreement.c). A process that is alone agrees with
+ * itself.
+ */
 
 /* Opens the comm over the caller's processes. */
 sw_status sw_library_open_comm(spillway *self);
-/* Returns the status of this process, or, if only others failed, that. All call it together. */
-sw_status sw_library_agree(const spillway *self, sw_status status, const char *what);
+/* Returns the status of this process, or, if only others failed, or they failed worse, SW_ERR_ARG or SW_ERR_STOPPED
+ * with the words of one of them. All call it together. */
+sw_status sw_library_agree(spillway *self, sw_status status, const char *what);
+/* Ends a call of all processes: succeeds if none of them has failed in it. */
+sw_status sw_library_meet(const spillway *self);
+/* Tells the other processes of an error that ends the use of this handle, unless they know. Ends the engine, whose
+ * exchanges must not come after that. */
+void sw_library_tell(spillway *self, const char *message);
 /* Returns the elements that this process has of a tensor. */
 static inline int64_t sw_library_elems(const struct tensor *tensor) {
     return tensor->empty ? 0 : tensor->count;
@@ -218,16 +239,16 @@ sw_status sw_library_share_parts(spillway *self);
 /* Adds the sums of squares of the other processes' own tensors (sw_unit_ops). */
 sw_status sw_library_join_squares(void *context, double *total);
 /* Check that all processes have the same options and tensors, and plans that fit together. */
-sw_status sw_library_check_alike(const spillway *self);
-sw_status sw_library_check_plans(const spillway *self);
+sw_status sw_library_check_alike(spillway *self);
+sw_status sw_library_check_plans(spillway *self);
 /* Gives all processes the identity that process 0 makes. */
-sw_status sw_library_new_id(const spillway *self, char id[SW_STORE_ID_CHARS]);
+sw_status sw_library_new_id(spillway *self, char id[SW_STORE_ID_CHARS]);
 /* Writes tensors.json by process 0. */
-sw_status sw_library_share_record(const spillway *self, const struct store_record *record);
+sw_status sw_library_share_record(spillway *self, const struct store_record *record);
 /* Refuses processes that found different stores. */
-sw_status sw_library_check_found(const spillway *self, const struct store_record *record, bool found);
+sw_status sw_library_check_found(spillway *self, const struct store_record *record, bool found);
 /* Removes the stores of a set, whose last step is at most last_step. */
-sw_status sw_library_remove_set(const spillway *self, const struct store_set *set, int64_t last_step);
+sw_status sw_library_remove_set(spillway *self, const struct store_set *set, int64_t last_step);
 /* Creates this process's store of a set. */
 sw_status sw_library_create_store(spillway *self, const struct store_set *set, struct sw_store **out);
 /* Opens a process's store of the set for reading, at its last commit of at most this step. *out may be set after a
@@ -237,7 +258,7 @@ sw_status sw_library_open_part(const spillway *self, const struct store_set *set
 /* Opens this process's store of the set at the newest step that all processes have. */
 sw_status sw_library_open_store(spillway *self, const struct store_set *set);
 /* Finds the newest step that all stores of a set have. */
-sw_status sw_library_find_step(const spillway *self, const struct store_set *set, int64_t *step);
+sw_status sw_library_find_step(spillway *self, const struct store_set *set, int64_t *step);
 /* Replaces the set of another number of processes, or of other parts of the tensors, by one of these, at the same step,
  * and removes it (takeover.c). */
 sw_status sw_library_replace_set(spillway *self, struct store_record *record);

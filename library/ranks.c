@@ -26,29 +26,13 @@
 
 enum { RANK_DIGITS = 64 };
 
-sw_status sw_library_open_comm(spillway *self) {
-    const struct sw_comm_caller caller = {.rank = self->rank,
-                                          .ranks = self->ranks,
-                                          .gather = self->options.gather,
-                                          .context = self->options.gather_context};
-    return self->ranks > 1 ? sw_comm_open_caller(&caller, &self->comm) : SW_OK;
-}
-
-sw_status sw_library_agree(const spillway *self, sw_status status, const char *what) {
-    int64_t worst = -(int64_t)status;
-    if (self->comm == NULL || status == SW_ERR_STOPPED)
-        return status;
-    if (status != SW_OK) {
-        /* The error stays the one of this process, whatever becomes of the others. */
-        SW_HANDLES_ERRORS();
-        (void)sw_comm_max(self->comm, what, &worst, 1);
-        return status;
-    }
-    SW_TRY(sw_comm_max(self->comm, what, &worst, 1));
-    if (worst == 0)
+/* Refuses, in all processes, what they claim differently. */
+static sw_status claim(spillway *self, const struct sw_comm_claim *claims, int count) {
+    if (self->comm == NULL)
         return SW_OK;
-    return sw_fail(worst == -SW_ERR_ARG ? SW_ERR_ARG : SW_ERR_STOPPED,
-                   "another process of %s failed, and says why (%s)", self->folder, what);
+    const sw_status status = sw_comm_agree(self->comm, claims, count);
+    self->agreed = status == SW_ERR_ARG;
+    return status;
 }
 
 /* Returns the least value of all processes. */
@@ -61,17 +45,17 @@ static sw_status take_least(const spillway *self, int64_t *value) {
     return SW_OK;
 }
 
-sw_status sw_library_check_plans(const spillway *self) {
+sw_status sw_library_check_plans(spillway *self) {
     const int64_t chunk_grains = self->options.sharded ? 0 : self->plan->spec.chunk_grains;
     const int64_t plan[] = {self->plan->commit_every_step, chunk_grains};
-    const struct sw_comm_claim claim = {.what = "placement",
-                                        .remedy = "give all processes more host_memory_bytes",
-                                        .value = plan,
-                                        .bytes = sizeof plan};
-    return self->comm != NULL ? sw_comm_agree(self->comm, &claim, 1) : SW_OK;
+    const struct sw_comm_claim placement = {.what = "placement",
+                                            .remedy = "give all processes more host_memory_bytes",
+                                            .value = plan,
+                                            .bytes = sizeof plan};
+    return claim(self, &placement, 1);
 }
 
-sw_status sw_library_check_alike(const spillway *self) {
+sw_status sw_library_check_alike(spillway *self) {
     const struct spillway_options *o = &self->options;
     const int64_t options[] = {(int64_t)o->host_memory_bytes, o->state,       o->save_every, o->accumulate != 0,
                                o->missing_gradients,          o->sharded != 0};
@@ -94,7 +78,7 @@ sw_status sw_library_check_alike(const spillway *self) {
          .remedy = "register the same ones in the same order in all processes",
          .value = tensors,
          .bytes = used}};
-    const sw_status status = sw_comm_agree(self->comm, claims, (int)(sizeof claims / sizeof claims[0]));
+    const sw_status status = claim(self, claims, (int)(sizeof claims / sizeof claims[0]));
     free(tensors);
     return status;
 }
@@ -140,7 +124,10 @@ sw_status sw_library_share_parts(spillway *self) {
     if (self->comm != NULL)
         SW_TRY(sw_comm_share_records(self->comm, "tensors", self->part, bytes));
     for (int64_t t = 0; t < count; t++) {
+        /* All processes find the same. */
+        self->agreed = true;
         SW_TRY(check_parts(self, t));
+        self->agreed = false;
         for (int rank = 0; rank < self->ranks; rank++)
             self->tensor[t].most = sw_max_i64(self->tensor[t].most, self->part[rank * count + t].count);
     }
@@ -163,7 +150,7 @@ static sw_status place_of(const spillway *self, const struct store_set *set, int
     return sw_path_join(place, LIBRARY_PATH_CHARS, self->folder, name);
 }
 
-sw_status sw_library_new_id(const spillway *self, char id[SW_STORE_ID_CHARS]) {
+sw_status sw_library_new_id(spillway *self, char id[SW_STORE_ID_CHARS]) {
     SW_TRY(sw_library_agree(self, sw_store_new_id(id), "identity"));
     if (self->comm == NULL)
         return SW_OK;
@@ -193,12 +180,12 @@ static sw_status see_record(const spillway *self) {
                            self->rank, path);
 }
 
-sw_status sw_library_share_record(const spillway *self, const struct store_record *record) {
+sw_status sw_library_share_record(spillway *self, const struct store_record *record) {
     SW_TRY(sw_library_agree(self, self->rank == 0 ? sw_library_write_record(self, record) : SW_OK, "tensors.json"));
     return sw_library_agree(self, see_record(self), "folder");
 }
 
-sw_status sw_library_check_found(const spillway *self, const struct store_record *record, bool found) {
+sw_status sw_library_check_found(spillway *self, const struct store_record *record, bool found) {
     struct {
         int64_t found, started, ranks;
         char id[SW_STORE_ID_CHARS];
@@ -212,11 +199,11 @@ sw_status sw_library_check_found(const spillway *self, const struct store_record
         store.ranks = record->set.ranks;
         snprintf(store.id, sizeof store.id, "%s", record->set.id);
     }
-    const struct sw_comm_claim claim = {.what = "store in its folder",
-                                        .remedy = "name a folder that all processes share",
-                                        .value = &store,
-                                        .bytes = sizeof store};
-    return sw_comm_agree(self->comm, &claim, 1);
+    const struct sw_comm_claim of_store = {.what = "store in its folder",
+                                           .remedy = "name a folder that all processes share",
+                                           .value = &store,
+                                           .bytes = sizeof store};
+    return claim(self, &of_store, 1);
 }
 
 static sw_status remove_at(const spillway *self, const struct store_set *set, int rank, int64_t last_step) {
@@ -233,7 +220,7 @@ static sw_status remove_at(const spillway *self, const struct store_set *set, in
     return SW_OK;
 }
 
-sw_status sw_library_remove_set(const spillway *self, const struct store_set *set, int64_t last_step) {
+sw_status sw_library_remove_set(spillway *self, const struct store_set *set, int64_t last_step) {
     sw_status status = SW_OK;
     for (int rank = self->rank; rank < set->ranks && status == SW_OK; rank += self->ranks)
         status = remove_at(self, set, rank, last_step);
@@ -319,7 +306,7 @@ sw_status sw_library_open_store(spillway *self, const struct store_set *set) {
     return sw_library_agree(self, sw_store_go_back(self->store), "opening");
 }
 
-sw_status sw_library_find_step(const spillway *self, const struct store_set *set, int64_t *step) {
+sw_status sw_library_find_step(spillway *self, const struct store_set *set, int64_t *step) {
     sw_status status = SW_OK;
     *step = SW_STORE_NEWEST;
     for (int rank = self->rank; rank < set->ranks && status == SW_OK; rank += self->ranks) {

@@ -49,8 +49,15 @@
  * spillway_read, and spillway_close while a step runs. The library calls `gather` by one thread at a time, which may be
  * one of its own, and then also while the caller computes after spillway_step_start: a communicator of its own keeps it
  * apart from the caller's. The bits do not depend on the number of processes, and another number of them may open the
- * store. When a process fails, the others wait in `gather` until that fails, so it has a timeout, or whoever started
- * the processes ends them.
+ * store.
+ *
+ * Processes that fail. A call that fails in one process fails in all: the others return what that process says, which
+ * is named, as SPILLWAY_ERROR_ARGUMENT if it had a wrong argument, so that nothing has changed in any, else as
+ * SPILLWAY_ERROR_PEER. The process that failed returns once the others are in a call that exchanges, so that they hear
+ * of it. The store is whole, and opens at the newest step that all had committed. A problem of the caller's own, in one
+ * process only, can be said by spillway_agree. Of a process that ends, only `gather` can know: it must return another
+ * value than 0 once a process has ended, or does not come for longer than the others want to wait, and never 0 with a
+ * part missing. Then all calls of the others return SPILLWAY_ERROR_PEER.
  *
  * Sharded tensors. With `sharded` each process has its own elements of each tensor, as ZeRO stage 3 and FSDP cut them,
  * and registers these: the same names in the same order, with counts of its own, which may be 0. It hands in the
@@ -102,7 +109,7 @@ enum {
     SPILLWAY_ERROR_BUDGET = -6,      /* host_memory_bytes is too small */
     SPILLWAY_ERROR_UNSUPPORTED = -7, /* not possible with this file system or machine */
     SPILLWAY_ERROR_BUSY = -8,        /* another handle or process has the store */
-    SPILLWAY_ERROR_PEER = -9,        /* `gather` failed */
+    SPILLWAY_ERROR_PEER = -9,        /* `gather`, or another process, failed */
     SPILLWAY_ERROR_INTERNAL = -10,   /* a mistake of the library */
     SPILLWAY_ERROR_DEVICE = -11      /* a GPU or its driver failed */
 };
@@ -290,6 +297,13 @@ int spillway_wait(spillway *self, struct spillway_result *result);
 /* Waits until the weights of a tensor are those of the last step that was started. Its gradient is then not read any
  * more. Returns at once if no step runs. With several processes it waits for the whole step, as spillway_wait. */
 int spillway_wait_tensor(spillway *self, int64_t index);
+
+/* Lets the processes of a store agree on whether to go on, between other calls: all call it together, or where one has
+ * a problem, that one calls it and the others make their next call that all make. problem: a sentence, or NULL for
+ * none. SPILLWAY_ERROR_ARGUMENT, in all of them, if any has one: the message is the problem of the first that has, and
+ * nothing has changed. Without a problem, and with the same `count` in all, flags[count] become nonzero where they are
+ * in any process; NULL: there are none. Waits for the step that runs. */
+int spillway_agree(spillway *self, const char *problem, unsigned char *flags, int64_t count);
 
 /* Commits the last step, unless it is committed. The note is that of the step. */
 int spillway_save(spillway *self);

@@ -1,4 +1,5 @@
 /* Gradients come in, a step runs, state goes out. */
+#include "core/ranks/comm.h"
 #include "core/size.h"
 #include "library/device.h"
 #include "library/library_private.h"
@@ -168,8 +169,10 @@ static sw_status end_update(spillway *self) {
     SW_TRY(sw_library_let_go(self));
     SW_TRY(sw_library_gather_weights(self));
     if (self->plan->commit_every_step)
-        return note_commit(self);
-    return self->last_step % self->options.save_every == 0 ? commit(self) : SW_OK;
+        SW_TRY(note_commit(self));
+    else if (self->last_step % self->options.save_every == 0)
+        SW_TRY(commit(self));
+    return sw_library_meet(self);
 }
 
 sw_status sw_library_finish(spillway *self) {
@@ -180,6 +183,8 @@ sw_status sw_library_finish(spillway *self) {
     sw_library_allow_signals(&signals);
     self->running = false;
     self->failed |= status != SW_OK;
+    if (status != SW_OK)
+        sw_library_tell(self, sw_error_message(status));
     return status;
 }
 
@@ -240,13 +245,14 @@ static sw_status run_step(spillway *self, const struct spillway_rates *given, st
     char text[SW_STORE_META_BYTES];
     struct spillway_rates rates = SPILLWAY_RATES_INIT;
     SW_TRY(sw_library_begin(self, true));
-    SW_TRY(check_result(out));
     if (!whole && self->weights_stream != NULL)
         return sw_fail(SW_ERR_ARG,
                        "the weights of %s stream, so a step ends before the call returns: use spillway_step",
                        self->folder);
     SW_TRY(sw_library_finish(self));
-    sw_status status = sw_library_take_struct(&rates, sizeof rates, given, "the rates", "SPILLWAY_RATES_INIT");
+    sw_status status = check_result(out);
+    if (status == SW_OK)
+        status = sw_library_take_struct(&rates, sizeof rates, given, "the rates", "SPILLWAY_RATES_INIT");
     const char *note = status == SW_OK && rates.note != NULL ? rates.note : "";
     if (status == SW_OK)
         status = check_step(self, &rates, note, text);
@@ -301,6 +307,34 @@ int spillway_wait_tensor(spillway *self, int64_t index) {
     return sw_library_end(self, wait_for_tensor(self, index), true);
 }
 
+/* Sets each flag that any process has. all: room for the flags of all. */
+static sw_status join_flags(const spillway *self, unsigned char *all, unsigned char *flags, int64_t count) {
+    memcpy(all + self->rank * count, flags, (size_t)count);
+    SW_TRY(sw_comm_share_records(self->comm, "flags", all, count));
+    for (int64_t i = 0; i < self->ranks * count; i++)
+        flags[i % count] |= all[i];
+    return SW_OK;
+}
+
+static sw_status agree(spillway *self, const char *problem, unsigned char *flags, int64_t count) {
+    SW_TRY(sw_library_begin(self, true));
+    SW_TRY(sw_library_finish(self));
+    const int64_t bytes = self->comm != NULL && flags != NULL && count > 0 ? self->ranks * count : 0;
+    unsigned char *all = bytes > 0 ? malloc((size_t)bytes) : NULL;
+    sw_status status = problem != NULL ? sw_fail(SW_ERR_ARG, "%s", problem) : SW_OK;
+    if (status == SW_OK && bytes > 0 && all == NULL)
+        status = sw_fail(SW_ERR_NOMEM, "no memory for the flags of %d processes", self->ranks);
+    status = sw_library_agree(self, status, "agreement");
+    if (status == SW_OK && bytes > 0)
+        status = join_flags(self, all, flags, count);
+    free(all);
+    return status;
+}
+
+int spillway_agree(spillway *self, const char *problem, unsigned char *flags, int64_t count) {
+    return sw_library_end(self, agree(self, problem, flags, count), true);
+}
+
 int spillway_save(spillway *self) {
     const struct sw_library_signals signals = sw_library_block_signals(false);
     sw_status status = sw_library_begin(self, true);
@@ -309,6 +343,8 @@ int spillway_save(spillway *self) {
     const bool begun = status == SW_OK;
     if (begun && self->committed_step != self->last_step)
         status = commit(self);
+    if (status == SW_OK)
+        status = sw_library_meet(self);
     const int known = sw_library_end(self, status, begun);
     sw_library_allow_signals(&signals);
     return known;

@@ -28,7 +28,7 @@ BUDGETS = {
     "kernels/kernels_cross_entropy_ptx": 10, "kernels/kernels_experts": 10, "kernels/kernels_gemm": 10,
     "kernels/kernels_grouped_gemm": 10, "kernels/kernels_self_test": 15, "kernels/kernels_self_test_ptx": 40,
     "kernels/ptx_planted": 30, "library/crash": 10, "library/cuda": 10, "library/missing": 15, "library/package": 20,
-    "library/processes": 15, "library/program": 10, "library/sharded": 15, "library/torch_adamw": 90, "library/torch_cuda": 15, "library/torch_fsdp": 60,
+    "library/processes": 15, "library/program": 10, "library/failures": 10, "library/sharded": 15, "library/torch_adamw": 90, "library/torch_cuda": 15, "library/torch_fsdp": 90,
     "library/torch_hazards": 20, "library/torch_kills": 30, "library/torch_modules": 30, "library/torch_offload": 40,
     "library/torch_offload_cuda": 20, "library/torch_offload_peak": 30, "library/torch_overlap": 15, "library/torch_processes": 60,
     "library/torch_state": 10, "library/trainers": 30,

@@ -901,6 +901,14 @@ sw_status sw_comm_broadcast(struct sw_comm *comm, const struct sw_comm_broadcast
 
 /* Exchanges small values between all ranks through host memory. Every rank then computes the same from them. */
 
+void sw_comm_tell(struct sw_comm *comm, const char *message) {
+    if (comm->failed != SW_OK || comm->host->tell == NULL)
+        return;
+    comm->host->tell(comm->host_state, message);
+    comm->failed = SW_ERR_STOPPED;
+    snprintf(comm->failure, sizeof comm->failure, "%s", message);
+}
+
 sw_status sw_comm_share_records(struct sw_comm *comm, const char *what, void *records, int64_t record_bytes) {
     struct sw_comm_request *request;
     SW_TRY(comm_new_request(comm, what, 0, true, &request));

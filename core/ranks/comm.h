@@ -56,6 +56,10 @@ bool sw_comm_is_threads(const struct sw_comm *comm);
 /* If ranks are threads, ends the waits of the other ranks with this rank's failure message. Returns true on the first
  * rank that fails, which must print its message, and false on all others. */
 bool sw_comm_abandon(struct sw_comm *comm, const char *message);
+/* Tells the other ranks of sw_comm_open_caller that this one has failed: their next collective, whichever it is, or the
+ * one that waits for this rank, returns SW_ERR_STOPPED with the message. Returns once they are in it, or the exchange
+ * has failed. The comm has failed then. Does nothing if it had. No request is under way. */
+void sw_comm_tell(struct sw_comm *comm, const char *message);
 /* Closes the comm. All ranks call it, with no request under way. After an error it does not wait for the others. */
 void sw_comm_close(struct sw_comm *comm);
 

@@ -57,6 +57,8 @@ struct sw_comm_transport {
     void (*withdraw)(void *state);
     /* Implements sw_comm_abandon. NULL: the ranks are not threads. */
     bool (*abandon)(void *state, const char *message);
+    /* Implements sw_comm_tell. NULL: nothing is told. */
+    void (*tell)(void *state, const char *message);
     /* Closes the transport. `orderly`: no rank has failed. */
     void (*close)(void *state, bool orderly);
 };

@@ -101,6 +101,7 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "spillway_step_start": (c_int, [c_void_p, POINTER(Rates), POINTER(Result)]),
     "spillway_wait": (c_int, [c_void_p, POINTER(Result)]),
     "spillway_wait_tensor": (c_int, [c_void_p, c_int64]),
+    "spillway_agree": (c_int, [c_void_p, c_char_p, POINTER(ctypes.c_ubyte), c_int64]),
     "spillway_save": (c_int, [c_void_p]),
     "spillway_read": (c_int, [c_void_p, c_int64, c_int, c_int64, c_int64, c_void_p]),
     "spillway_write": (c_int, [c_void_p, POINTER(State)]),

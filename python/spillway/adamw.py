@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import os
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from spillway.devices import Trailing, gpu_of, name_stream, on_gpu
 from spillway.overlap import check_overlap, watch
 from spillway.sharding import are_sharded, local_of, place_of
 from spillway.state import Replacement, copies_of, masters_of, replacement_of, steps_of
-from spillway.store import MISSING, StepResult, Store, Usage
+from spillway.store import MISSING, StepResult, Store, StoreError, Usage
 
 _DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 # A store has one pair of betas and one eps for all of its tensors.
@@ -76,15 +77,13 @@ def _end(store: Store, unwatch: Callable[[], None]) -> None:
     store.close()
 
 
-def _shared_by(process_group: Any) -> tuple[dict[str, Any], Callable[[list[bool]], list[bool]]]:
-    """Returns the options of a store by which the processes of a group share it, and which of some values are true in any of
-    them."""
+def _shared_by(process_group: Any) -> dict[str, Any]:
+    """Returns the options of a store by which the processes of a group share it."""
     if process_group is None:
-        return {}, lambda values: values
+        return {}
     from spillway.gather import gather_over
 
-    exchange = gather_over(process_group)
-    return {"rank": exchange.rank, "ranks": exchange.ranks, "gather": exchange.gather}, exchange.any_of
+    return gather_over(process_group)._asdict()
 
 
 class AdamW(torch.optim.Optimizer):
@@ -164,7 +163,8 @@ class AdamW(torch.optim.Optimizer):
         if overlap is not None:
             check_overlap(overlap, trained)
         sharded = are_sharded([(name, parameter) for parameter, name in trained.items()], process_group)
-        shared, self._any_of = _shared_by(process_group)
+        shared = _shared_by(process_group)
+        self._is_shared = bool(shared)
         opened = Store(store, host_memory=host_memory, state=state, threads=threads, save_every=save_every,
                        accumulate=self._adds, missing_gradients=missing,
                        allow_buffered=allow_buffered, sharded=sharded, **shared)
@@ -350,6 +350,20 @@ class AdamW(torch.optim.Optimizer):
         """Returns the parameters whose value is true in any process."""
         return [parameter for parameter, value in zip(values, self._any_of(list(values.values()))) if value] if values else []
 
+    def _any_of(self, values: list[bool]) -> list[bool]:
+        return self._opened().agree(flags=values) if self._is_shared else values
+
+    @contextlib.contextmanager
+    def _tells_others(self) -> Iterator[None]:
+        """Lets the other processes raise what this one alone raises between calls that all make."""
+        try:
+            yield
+        except Exception as error:
+            if self._is_shared:
+                with contextlib.suppress(StoreError):
+                    self._opened().agree(str(error))
+            raise
+
     def _check_values(self) -> None:
         changed = self._changed()
         if changed:
@@ -380,15 +394,17 @@ class AdamW(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         self.wait()
-        rates = self._rates()
-        self._check_places()
+        with self._tells_others():
+            rates = self._rates()
+            self._check_places()
         self._check_values()
-        self._set_factors(store, rates["lr"])
-        if not self._adds:
-            store.forget_gradients()
-        if self._trailing is not None:
-            self._trailing.flush()
-        kept = self._gradients(store)
+        with self._tells_others():
+            self._set_factors(store, rates["lr"])
+            if not self._adds:
+                store.forget_gradients()
+            if self._trailing is not None:
+                self._trailing.flush()
+            kept = self._gradients(store)
         if self._overlaps:
             # A KeyboardInterrupt can come as soon as the step runs, and the step reads the gradients then.
             self._is_running, self._running = True, {parameter: kept.get(parameter) for parameter in self._index}

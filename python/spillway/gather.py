@@ -21,8 +21,6 @@ class Exchange(NamedTuple):
     ranks: int
     gather: Callable[[int, list[int]], None]
     """Copies each process's part of some bytes to all of them, as Store describes it."""
-    any_of: Callable[[list[bool]], list[bool]]
-    """Returns which of some values are true in any process."""
 
 
 def gather_over(process_group: Any) -> Exchange:
@@ -44,8 +42,4 @@ def gather_over(process_group: Any) -> Exchange:
         for begin, end, part in zip(bounds, bounds[1:], parts, strict=False):
             whole[begin:end] = part[:end - begin]
 
-    def any_of(values: list[bool]) -> list[bool]:
-        found = torch.tensor(values, dtype=torch.uint8)
-        dist.all_reduce(found, op=dist.ReduceOp.MAX, group=group)
-        return [value != 0 for value in found.tolist()]
-    return Exchange(rank, len(members), gather, any_of)
+    return Exchange(rank, len(members), gather)

@@ -37,8 +37,9 @@ class Replacement(NamedTuple):
     tensor_steps: list[int]
 
     def is_in(self, store: Store) -> bool:
-        """Tells whether the store has this state already."""
-        if (self.step, self.applied_steps) != (store.last_step, store.applied_steps) or self.tensor_steps != steps_of(store):
+        """Tells whether the store has this state already, in all processes."""
+        differs = (self.step, self.applied_steps) != (store.last_step, store.applied_steps) or self.tensor_steps != steps_of(store)
+        if store.agree(flags=[differs])[0]:
             return False
         for part, tensors in self.parts.items():
             for index, tensor in enumerate(tensors):
@@ -46,9 +47,8 @@ class Replacement(NamedTuple):
                     continue  # the store keeps its own
                 own = torch.empty_like(tensor)
                 store.read(index, part, own.data_ptr())
-                if not torch.equal(own, tensor):
-                    return False
-        return True
+                differs |= not torch.equal(own, tensor)
+        return not store.agree(flags=[differs])[0]
 
     def write(self, store: Store, note: str) -> None:
         addresses = {part: [None if tensor is None else tensor.data_ptr() for tensor in tensors]

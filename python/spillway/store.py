@@ -283,6 +283,13 @@ class Store:
         """Waits until the weights of a tensor are those of the last step that was started."""
         self._call("spillway_wait_tensor", index)
 
+    def agree(self, problem: str | None = None, flags: list[bool] | None = None) -> list[bool]:
+        """Lets processes agree on whether to go on, and returns which flags are true in any of them. With a problem, which one of
+        them may have alone, all raise StoreArgumentError: that process here, the others in their next call."""
+        made = (ctypes.c_ubyte * len(flags or []))(*(flags or []))
+        self._call("spillway_agree", problem.encode() if problem is not None else None, made, len(made))
+        return [value != 0 for value in made]
+
     def save(self) -> None:
         """Commits the last step, unless it is committed."""
         self._call("spillway_save")

@@ -1,9 +1,13 @@
 """spillway.AdamW on the parameters of fully_shard (FSDP2), of which each process has a part. Needs PyTorch."""
 
 import os
+import re
+import socket
+import subprocess
+import sys
 import traceback
 
-from torch_support import SEED, found, needs, script_test, spillway, torch
+from torch_support import PYTHON, ROOT, SEED, found, needs, script_test, spillway, torch
 
 STEPS = 20
 
@@ -205,4 +209,27 @@ def other_processes_go_on(folder):
     return problems + ([] if wanted["steps"] == before["steps"] else [f"the steps are {before['steps']}"])
 
 
-script_test.run(each_process_has_its_part, other_processes_go_on)
+@needs("torch")
+def the_guides_program_changes_its_processes(folder):
+    """The example of FSDP2 in the guide, by 3, 2 and 1 processes, one after the other on one store."""
+    with open(os.path.join(ROOT, "docs", "guide", "library.md"), encoding="utf-8") as page:
+        program = next(text for text in re.findall(r"^```python\n(.*?)^```$", page.read(), re.M | re.S) if "fully_shard" in text)
+    if not hasattr(found("torch.distributed.fsdp"), "fully_shard"):
+        raise script_test.Skip("no fully_shard in this PyTorch")
+    os.makedirs(folder)
+    problems = []
+    for number, ranks in enumerate((3, 2, 1)):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        places = [{**os.environ, "PYTHONPATH": PYTHON, "RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
+                   "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"} for rank in range(ranks)]
+        started = [subprocess.Popen([sys.executable, "-c", program], cwd=folder, env=place, stdout=subprocess.PIPE,
+                                    stderr=subprocess.STDOUT, text=True) for place in places]
+        wanted = f"{ranks} processes: steps {3 * number + 1} to {3 * number + 3}"
+        output = [process.communicate(timeout=120)[0] for process in started]
+        problems += [text[-800:] for text in output if wanted not in text]
+    return problems
+
+
+script_test.run(each_process_has_its_part, other_processes_go_on, the_guides_program_changes_its_processes)

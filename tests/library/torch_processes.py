@@ -1,6 +1,7 @@
 """Processes that share the store of spillway.AdamW by torch.distributed. Needs PyTorch."""
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -29,10 +30,22 @@ def refuse_missing(optimizer, parameter, rank):
         raise AssertionError(problems)
 
 
+def refuse_sparse(optimizer, parameter, rank):
+    """Refuses in all processes a gradient that is wrong in one of them."""
+    kept = parameter.grad
+    if rank == 1:
+        parameter.grad = kept.to_sparse()
+    words = "is sparse" if rank == 1 else "process 1 failed: the gradient of '0.bias' is sparse"
+    problems = script_test.raised(ValueError, words, optimizer.step)
+    parameter.grad = kept
+    if problems:
+        raise AssertionError(problems)
+
+
 def refuse_read(store, parameter, rank):
     """Refuses in all processes a read that is wrong in one of them."""
     values = torch.empty(parameter.numel())
-    words = "no tensor 99" if rank == 0 else "another process"
+    words = "no tensor 99" if rank == 0 else "process 0 failed: there is no tensor 99"
     problems = script_test.raised(ValueError, words, store.read, 99 if rank == 0 else 0, "master", values.data_ptr(), 0, 1)
     if problems:
         raise AssertionError(problems)
@@ -61,6 +74,7 @@ def train_shared(folder, rank, ranks, steps):
             module[2].weight.grad = None
         if ranks == 2 and optimizer.last_step == 1:
             refuse_missing(optimizer, module[0].bias, rank)
+            refuse_sparse(optimizer, module[0].bias, rank)
         if rank == 1:
             with torch.no_grad():
                 module[0].weight.mul_(1.0)  # written to in one process only, which is no change
@@ -77,12 +91,35 @@ def train_shared(folder, rank, ranks, steps):
         dist.destroy_process_group()
 
 
-def run_shared(folder, ranks, steps):
-    """Returns what the processes end with."""
+def train_until_killed(folder, rank):
+    """Process 1 is killed between two steps. The other one raises instead of waiting for it."""
+    import torch.distributed as dist
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=int(rank), world_size=2)
+    module = torch.nn.Linear(100, 7)
+    optimizer = spillway.AdamW(module.named_parameters(), store=os.path.join(folder, "store"), host_memory="64MiB", threads=1,
+                               allow_buffered=True, process_group=dist.group.WORLD)
+    for step in range(3):
+        module(torch.ones(2, 100)).sum().backward()
+        if step == 2 and rank == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if step < 2:
+            optimizer.step()
+    problems = script_test.raised(spillway.StoreError, "gather has returned 1 on rank 0", optimizer.step)
+    problems += script_test.raised(ValueError, "can only be closed", optimizer.save)
+    print(problems or "heard", flush=True)
+    os._exit(1 if problems else 0)  # gloo waits for the dead process at an orderly end
+
+
+def start_processes(folder, ranks, *words):
     os.makedirs(folder, exist_ok=True)
     command = [sys.executable, "-B", os.path.abspath(__file__), os.environ["SPILLWAY_LIBRARY"], folder]
-    processes = [subprocess.Popen([*command, str(rank), str(ranks), str(steps)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                  text=True) for rank in range(ranks)]
+    return [subprocess.Popen([*command, str(rank), *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            for rank in range(ranks)]
+
+
+def run_shared(folder, ranks, steps):
+    """Returns what the processes end with."""
+    processes = start_processes(folder, ranks, str(ranks), str(steps))
     output = [process.communicate()[0] for process in processes]
     if any(process.returncode != 0 for process in processes):
         raise AssertionError("\n".join(text[-800:] for text in output))
@@ -103,7 +140,24 @@ def processes_share_a_store(folder):
     return problems + [f"{name} differs" for name in wanted if name != "norm" and not torch.equal(wanted[name], found[4][name])]
 
 
-if len(sys.argv) > 2:
+@needs("torch")
+def a_killed_process_ends_the_others(folder):
+    """Whoever is left raises, and one process goes on from the step that both had."""
+    processes = start_processes(folder, 2)
+    output = [process.communicate(timeout=120)[0] for process in processes]
+    if processes[0].returncode != 0 or processes[1].returncode != -signal.SIGKILL:
+        return [text[-800:] for text in output]
+    module = torch.nn.Linear(100, 7)
+    optimizer = spillway.AdamW(module.named_parameters(), store=os.path.join(folder, "store"), host_memory="64MiB",
+                               allow_buffered=True)
+    step = optimizer.last_step
+    optimizer.close()
+    return [] if step == 2 else [f"the store is at step {step}"]
+
+
+if len(sys.argv) > 4:
     train_shared(*sys.argv[2:])
+elif len(sys.argv) > 2:
+    train_until_killed(*sys.argv[2:])
 else:
-    script_test.run(processes_share_a_store)
+    script_test.run(processes_share_a_store, a_killed_process_ends_the_others)
