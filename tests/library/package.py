@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -140,6 +141,51 @@ def importing_takes_nothing_else():
     return [] if done.stdout.split("\n")[:3] == ["['__future__', 'spillway']", "[]", "[]"] else [done.stdout + done.stderr]
 
 
+CHANGE = """
+import array, sys, spillway
+weights = array.array("f", [0.0]) * int(sys.argv[3])
+store = spillway.Store(sys.argv[1], host_memory="64MiB", allow_buffered=True, sharded=sys.argv[2] == "sharded")
+store.add("w", weights.buffer_info()[0], len(weights), whole_count=len(weights))
+print("begins", flush=True)
+store.open()
+"""
+
+
+def state_of(folder, count, sharded):
+    """The step, and all parts of the state."""
+    weights = array.array("f", [0.0]) * count
+    with spillway.Store(folder, host_memory="64MiB", allow_buffered=True, sharded=sharded) as store:
+        store.add("w", address(weights), count, whole_count=count)
+        store.open()
+        if store.last_step == 0:
+            store.gradient(0, address(array.array("f", [0.01]) * count))
+            store.step(lr=0.1)
+            store.save()
+        parts = [array.array("f", [0.0]) * count for _ in range(3)]
+        for name, values in zip(("master", "exp_avg", "exp_avg_sq"), parts, strict=True):
+            store.read(0, name, address(values))
+        return store.last_step, parts
+
+
+def a_killed_change_of_parts_loses_nothing():
+    """Whole tensors become parts of one process and back. Processes that do so are killed at many instants."""
+    count = 1_000_000
+    with tempfile.TemporaryDirectory() as folder:
+        store = os.path.join(folder, "store")
+        wanted, problems = state_of(store, count, False), []
+        for number in range(12):
+            kind = ("sharded", "whole")[number % 2]
+            change = subprocess.Popen([sys.executable, "-B", "-c", CHANGE, store, kind, str(count)], stdout=subprocess.PIPE,
+                                      env={**os.environ, "PYTHONPATH": PYTHON})
+            change.stdout.readline()
+            time.sleep(0.008 * number)
+            change.kill()
+            change.communicate()
+            if number % 3 == 2 and state_of(store, count, number % 2 == 0) != wanted:
+                problems.append(f"another state after {number + 1} kills")
+        return problems
+
+
 if __name__ == "__main__":
     script_test.run(a_store_trains_and_resumes, errors_are_exceptions, sizes_are_read, an_interpreter_may_end_in_a_step,
-                    a_missing_library_is_said, importing_takes_nothing_else)
+                    a_missing_library_is_said, importing_takes_nothing_else, a_killed_change_of_parts_loses_nothing)
