@@ -27,6 +27,7 @@
 #include "model/model.h"
 #include "model/peft.h"
 #include "run/agreement.h"
+#include "run/change.h"
 #include "run/data/text_data.h"
 #include "run/folder/frozen.h"
 #include "run/folder/run.h"
@@ -746,134 +747,6 @@ static sw_status check_store(const struct sw_trainer *trainer) {
     return SW_OK;
 }
 
-/* An edit of the settings of a run that is resumed; apply NULL: no edit. */
-struct change {
-    sw_status (*apply)(void *context, struct sw_settings *settings);
-    void *context;
-};
-
-/* Keeps the run's rounding unless the edit names one; fp32 state has none. */
-static void keep_rounding(int before, int unnamed, struct sw_settings *settings) {
-    if (settings->rounding == unnamed)
-        settings->rounding = sw_settings_optimizer(settings) == SW_OPTIMIZER_FP32 ? SW_OPTION_ROUNDING_AUTO : before;
-}
-
-/* Returns the number of ranks, or groups, that have shared the state of one part of a run. */
-static int64_t data_ranks_of(const struct sw_run *run) {
-    return run->ranks / run->tensor_ranks / sw_split_stages(run->split);
-}
-
-/* Unsets the settings that depend on how ranks divide the work, if that changes. A run of one data rank has not chosen
- * its ZeRO stage; its stage was `zero_before`, until the edit could name one. Unsets the tiles if the new groups' parts
- * of a layer cannot be cut into that many. */
-static void regroup(const struct sw_trainer *trainer, int64_t zero_before, struct sw_settings *settings) {
-    const struct sw_run *run = &trainer->run;
-    const bool other_stages = strcmp(run->split, sw_settings_split(settings)) != 0;
-    const int64_t tensor_ranks = sw_settings_tensor_ranks(settings), zero = settings->zero;
-    if (run->ranks != sw_ranks_count(trainer->ranks) || run->tensor_ranks != sw_settings_part_ranks(settings) ||
-        run->expert_ranks != sw_settings_expert_ranks(settings) || other_stages) {
-        sw_settings_regroup(settings, data_ranks_of(run));
-        settings->zero = zero;
-    } else if (zero == SW_OPTION_AUTO && data_ranks_of(run) == 1) {
-        settings->zero = zero_before;
-    }
-    if (tensor_ranks > 1 && !sw_model_tiles_fit(&run->config, (int)tensor_ranks, settings->tiles))
-        settings->tiles = 1;
-}
-
-/* Which rows the ranks of a tensor group keep; a run without groups leaves it open. */
-struct rows_kept {
-    int partition, sequence;
-};
-
-static struct rows_kept leave_rows_open(struct sw_settings *settings) {
-    const struct rows_kept before = {settings->partition, settings->sequence};
-    settings->partition = SW_PARTITION_AUTO;
-    settings->sequence = SW_SEQUENCE_AUTO;
-    return before;
-}
-
-/* Keeps the choice if there still are groups and the edit named nothing else. */
-static void keep_rows(struct rows_kept before, struct sw_settings *settings) {
-    if (sw_settings_tensor_ranks(settings) == 1)
-        return;
-    if (settings->partition == SW_PARTITION_AUTO)
-        settings->partition = before.partition;
-    if (settings->sequence == SW_SEQUENCE_AUTO)
-        settings->sequence = before.sequence;
-}
-
-/* Gives all of a run to the optimizer that the edit names, or keeps those of before. The stores of two divisions
- * between optimizers have one name, so that one cannot be made beside the other. */
-static sw_status name_optimizer(int before, char *before_for, int unnamed, struct sw_settings *settings) {
-    struct sw_tuning *tuning = &settings->tuning;
-    const bool named = tuning->optimizer != unnamed;
-    const bool divides = named && before_for != NULL && tuning->optimizer == SW_TRAINS_MUON;
-    if (!named)
-        tuning->optimizer = before;
-    if (!named || divides)
-        tuning->optimizer_for = before_for;
-    else
-        free(before_for);
-    return !divides
-               ? SW_OK
-               : sw_fail(SW_ERR_ARG,
-                         "--optimizer muon cannot take the place of the run's --optimizer-for %s: leave it out, or "
-                         "first resume with --optimizer adamw",
-                         before_for);
-}
-
-/* Applies the edit, and notes what the user named now: only named budgets may exceed the available memory, and only an
- * unnamed chunk size may be raised. */
-static sw_status apply_change(const struct change *change, const struct sw_trainer *trainer,
-                              struct sw_settings *settings) {
-    enum { UNNAMED = INT32_MIN };
-    enum { CHUNK_GRAINS, DEVICE_MEMORY, HOST_MEMORY, THREADS, NUMBERS };
-    int64_t *const number[] = {[CHUNK_GRAINS] = &settings->chunk_grains,
-                               [DEVICE_MEMORY] = &settings->device_memory,
-                               [HOST_MEMORY] = &settings->host_memory,
-                               [THREADS] = &settings->threads};
-    int64_t before[NUMBERS], named[NUMBERS];
-    const int rounding = settings->rounding;
-    const int64_t zero = settings->zero;
-    if (data_ranks_of(&trainer->run) == 1)
-        settings->zero = SW_OPTION_AUTO;
-    for (int i = 0; i < NUMBERS; i++) {
-        before[i] = *number[i];
-        *number[i] = UNNAMED;
-    }
-    settings->rounding = UNNAMED;
-    SW_TRY(sw_settings_set_split("auto", settings));
-    const int optimizer = settings->tuning.optimizer;
-    char *optimizer_for = (char *)settings->tuning.optimizer_for;
-    if (optimizer_for != NULL)
-        settings->tuning.optimizer = UNNAMED; /* counts as muon */
-    settings->tuning.optimizer_for = NULL;
-    const struct rows_kept rows = leave_rows_open(settings);
-    sw_status status = change->apply != NULL ? change->apply(change->context, settings) : SW_OK;
-    const sw_status named_one = name_optimizer(optimizer, optimizer_for, UNNAMED, settings);
-    if (status == SW_OK)
-        status = named_one;
-    if (status == SW_OK && sw_split_stages(trainer->run.split) == sw_settings_stages(settings))
-        status = sw_settings_keep_split(trainer->run.split, settings);
-    if (sw_tensor_is_open(settings))
-        settings->tensor = trainer->run.tensor_ranks / trainer->run.expert_ranks;
-    for (int i = 0; i < NUMBERS; i++) {
-        named[i] = *number[i];
-        *number[i] = before[i];
-    }
-    keep_rows(rows, settings);
-    regroup(trainer, zero, settings);
-    for (int i = 0; i < NUMBERS; i++)
-        if (named[i] != UNNAMED)
-            *number[i] = named[i];
-    keep_rounding(rounding, UNNAMED, settings);
-    settings->chunk_may_grow = change->apply != NULL && named[CHUNK_GRAINS] == UNNAMED;
-    settings->memory_named[SW_DEVICE] = named[DEVICE_MEMORY] != UNNAMED && named[DEVICE_MEMORY] != SW_OPTION_AUTO;
-    settings->memory_named[SW_HOST] = named[HOST_MEMORY] != UNNAMED && named[HOST_MEMORY] != SW_OPTION_AUTO;
-    return status;
-}
-
 /* Drops --zero-secondary if one rank is left: one rank has no second shard. */
 static sw_status leave_secondary(struct sw_settings *settings) {
     if (strcmp(settings->zero_secondary, SW_NO_SECONDARY) == 0)
@@ -882,22 +755,6 @@ static sw_status leave_secondary(struct sw_settings *settings) {
     free(settings->zero_secondary);
     settings->zero_secondary = strdup(SW_NO_SECONDARY);
     return settings->zero_secondary != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for the settings");
-}
-
-/* Applies the edit. A model that it names becomes the run's only after its weights were checked (keep_moved_model). */
-static sw_status change_run(struct sw_trainer *trainer, const struct change *change) {
-    struct sw_run *run = &trainer->run;
-    char *before = strdup(run->settings.model);
-    if (before == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory for the settings");
-    const sw_status status = apply_change(change, trainer, &run->settings);
-    char *now = run->settings.model;
-    run->settings.model = before;
-    if (strcmp(now, before) == 0)
-        free(now);
-    else
-        run->moved_model = now;
-    return status;
 }
 
 /* Names the model's new place in run.json. */
@@ -912,13 +769,13 @@ static sw_status keep_moved_model(struct sw_trainer *trainer) {
     return sw_run_write(trainer->folder, run);
 }
 
-static sw_status read_run(struct sw_trainer *trainer, const struct change *change) {
+static sw_status read_run(struct sw_trainer *trainer, const struct sw_run_change *change) {
     struct sw_settings *settings = &trainer->run.settings;
     SW_TRY(sw_run_read(trainer->folder, &trainer->run));
     trainer->past_schedule = sw_settings_schedule(settings);
     if (sw_ranks_count(trainer->ranks) == 1)
         SW_TRY(leave_secondary(settings));
-    SW_TRY(change_run(trainer, change));
+    SW_TRY(sw_run_change(&trainer->run, trainer->ranks, change));
     const char *model = trainer->run.moved_model != NULL ? trainer->run.moved_model : settings->model;
     SW_TRY(sw_run_model_folder(trainer->folder, model, &trainer->model_folder));
     return settings->trace != NULL && sw_ranks_rank(trainer->ranks) == 0 ? sw_trace_file_check(settings->trace) : SW_OK;
@@ -965,7 +822,7 @@ static sw_status check_data(const struct sw_trainer *trainer) {
     return text->count == 0 ? status : sw_fail_while(status, "comparing the tokens of %s", text->items[0]);
 }
 
-static sw_status resume(struct sw_trainer *trainer, const struct change *change) {
+static sw_status resume(struct sw_trainer *trainer, const struct sw_run_change *change) {
     struct sw_ranks *ranks = trainer->ranks;
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_confine(trainer->folder, &trainer->confined)));
     SW_TRY(sw_ranks_first(ranks, lock_run(trainer)));
@@ -997,7 +854,7 @@ sw_status sw_trainer_resume(const char *folder, struct sw_ranks *ranks, const vo
     struct sw_trainer *trainer = NULL;
     SW_TRY(trainer_make(folder, ranks, stop, &trainer));
     sw_long_work_stop_by(stop);
-    const sw_status status = resume(trainer, &(struct change){change, context});
+    const sw_status status = resume(trainer, &(struct sw_run_change){change, context});
     sw_long_work_stop_by(NULL);
     if (status != SW_OK && status != SW_ERR_BUSY && sw_run_is_one(folder) && sw_start_is_unfinished(folder))
         (void)sw_fail_while(status, "resuming a run whose start was cut off; start it again with train");

@@ -14,6 +14,7 @@
 #include "io/store/block.h"
 #include "job/machine/devices.h"
 #include "job/machine/ranks.h"
+#include "job/settings/muon.h"
 #include "job/settings/pipeline.h"
 #include "job/settings/places.h"
 #include "job/settings/schedule.h"
@@ -460,41 +461,10 @@ static sw_status check_tuning(const struct sw_settings *s) {
     return sw_tuning_check(&tuning);
 }
 
-/* Tells whether Muon trains something. A layout that no user can choose is that of a run's units, for passes that train
- * nothing. */
-static bool uses_muon(const struct sw_settings *s) {
-    if (s->optimizer_state >= SW_OPTIMIZER_FORMATS)
-        return false;
-    return s->tuning.optimizer != SW_TRAINS_ADAMW || sw_optimizer_for_has_muon(s->tuning.optimizer_for);
-}
-
-/* Refuses what Muon's layout of state or its whole matrices do not go with. */
-static sw_status check_muon(const struct sw_settings *s) {
-    const struct {
-        bool given;
-        const char *flag, *why;
-    } others[] = {
-        {s->tensor == SW_OPTION_AUTO, "--tensor auto", "the results depend on the number, so name it"},
-        {sw_settings_expert_ranks(s) > 1, "--experts", "it shares out experts by groups; leave it out"},
-        {s->tiles > 1, "--tiles", "tiles cut matrices; leave it out"},
-        {sw_settings_stages(s) > 1, "--pipeline", "leave one of them out"},
-        {s->tuning.lora.rank > 0 || s->adapter != NULL, "--lora",
-         "it is for the matrices of layers; leave one of them out"},
-        {s->optimizer_state == SW_OPTIMIZER_8BIT, "--optimizer-state 8bit",
-         "AdamW's two moments of the tables would take as much as in bf16, and records have one size; give bf16"},
-        {sw_settings_fp8(s), "--precision fp8", "give --precision bf16"},
-        {s->muon_lr > 0.0 && s->lr == 0.0, "--lr 0", "--muon-lr follows its schedule; give a rate above 0"},
-    };
-    for (size_t i = 0; uses_muon(s) && i < sizeof others / sizeof others[0]; i++)
-        if (others[i].given)
-            return sw_fail(SW_ERR_ARG, "--optimizer muon does not go with %s: %s", others[i].flag, others[i].why);
-    return SW_OK;
-}
-
 sw_status sw_settings_check(const struct sw_settings *settings) {
     int64_t group;
     SW_TRY(sw_optimizer_for_check(settings->tuning.optimizer_for));
-    SW_TRY(check_muon(settings));
+    SW_TRY(sw_settings_check_muon(settings));
     SW_TRY(check_dpo(settings));
     SW_TRY(check_machine(settings));
     SW_TRY(settings_check_secondary(settings));
@@ -505,7 +475,7 @@ sw_status sw_settings_check(const struct sw_settings *settings) {
     SW_TRY(sw_tensor_rates_check(settings));
     SW_TRY(sw_places_check(&settings->nvme));
     if (settings->rounding == SW_OPTION_ROUNDING_STOCHASTIC && settings->optimizer_state == SW_OPTIMIZER_FP32 &&
-        !uses_muon(settings))
+        !sw_settings_use_muon(settings))
         return sw_fail(SW_ERR_ARG, "--rounding stochastic is for narrow moments, and --optimizer-state fp32 rounds "
                                    "none; leave it out, or give --optimizer-state bf16 or 8bit");
     if (sw_settings_fp8(settings) && settings->gather != SW_GATHER_EXACT)
@@ -538,7 +508,7 @@ bool sw_settings_fp8(const struct sw_settings *settings) {
 }
 
 sw_optimizer_format sw_settings_optimizer(const struct sw_settings *settings) {
-    if (uses_muon(settings))
+    if (sw_settings_use_muon(settings))
         return settings->optimizer_state == SW_OPTIMIZER_BF16 ? SW_OPTIMIZER_MUON_BF16 : SW_OPTIMIZER_MUON;
     if (sw_settings_fp8(settings) && settings->optimizer_state == SW_OPTIMIZER_FP32)
         return SW_OPTIMIZER_FP32_APART;
@@ -548,7 +518,7 @@ sw_optimizer_format sw_settings_optimizer(const struct sw_settings *settings) {
 /* A narrow second moment that is rounded to nearest stops falling: a step takes less from it than half the distance
  * between two of its values. */
 sw_rounding sw_settings_rounding(const struct sw_settings *settings) {
-    const bool narrow = settings->optimizer_state != SW_OPTIMIZER_FP32 || uses_muon(settings);
+    const bool narrow = settings->optimizer_state != SW_OPTIMIZER_FP32 || sw_settings_use_muon(settings);
     return narrow && settings->rounding != SW_OPTION_ROUNDING_NEAREST ? SW_ROUND_STOCHASTIC : SW_ROUND_NEAREST;
 }
 
@@ -772,39 +742,6 @@ static void resolve_lr(struct sw_settings *s) {
         s->lr = s->init ? AUTO_LR_RANDOM : s->tuning.lora.rank > 0 ? AUTO_LR_ADAPTERS : AUTO_LR_LOADED;
 }
 
-/* Usual peak rates of Muon with each scale (Jordan et al. 2024; arXiv 2502.16982). */
-static const struct {
-    double least, most;
-} muon_rates[SW_MUON_SCALES] = {[SW_MUON_MOONSHOT] = {1e-5, 1e-2}, [SW_MUON_JORDAN] = {2e-3, 0.1}};
-#define AUTO_LR_JORDAN 0.02
-
-/* Resolves Muon's rate, and warns of one that is of another scale's size. */
-static sw_status resolve_muon(struct sw_settings *s, const struct sw_device_info *device) {
-    if (!uses_muon(s))
-        return SW_OK;
-    if (!device->host_memory)
-        return sw_fail(SW_ERR_UNSUPPORTED, "--optimizer muon trains on the CPU only: the GPU has no such update yet; "
-                                           "give --device cpu, or --optimizer adamw");
-    if (sw_settings_tensor_ranks(s) > 1)
-        sw_log_info(
-            "with --tensor %d Muon takes each rank's part of a matrix as a matrix, so results differ from those "
-            "of whole ones",
-            (int)sw_settings_tensor_ranks(s));
-    if (s->muon_lr == (double)SW_OPTION_AUTO)
-        s->muon_lr = s->muon_scale == SW_MUON_JORDAN ? AUTO_LR_JORDAN : s->lr;
-    if (s->muon_lr > 0.0 &&
-        (s->muon_lr < muon_rates[s->muon_scale].least || s->muon_lr > muon_rates[s->muon_scale].most))
-        sw_log_warn("Muon's learning rate is %g, and with --muon-scale %s it usually is between %g and %g: see "
-                    "--muon-lr",
-                    s->muon_lr, s->muon_scale == SW_MUON_JORDAN ? "jordan" : "moonshot",
-                    muon_rates[s->muon_scale].least, muon_rates[s->muon_scale].most);
-    return SW_OK;
-}
-
-double sw_settings_muon_lr(const struct sw_settings *settings, double lr) {
-    return settings->lr > 0.0 ? lr * (settings->muon_lr / settings->lr) : 0.0;
-}
-
 /* Refuses losses of routers where there are none. */
 static sw_status resolve_router(struct sw_settings *s, const struct sw_model_config *config) {
     const bool is_open = s->router_aux_loss == (double)SW_OPTION_AUTO;
@@ -830,7 +767,7 @@ sw_status sw_settings_resolve(struct sw_settings *s, const struct sw_model_confi
         s->tensor = 1;
     SW_TRY(check_frozen(s, config));
     resolve_lr(s);
-    SW_TRY(resolve_muon(s, device));
+    SW_TRY(sw_settings_resolve_muon(s, device));
     SW_TRY(resolve_router(s, config));
     resolve_shape(s, config);
     if (s->regrouped)
