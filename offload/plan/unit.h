@@ -80,7 +80,7 @@ struct sw_tensor {
     struct sw_muon_tensor muon;
     int64_t muon_count;
     bool keeps_moments; /* a matrix that Muon could update is AdamW's; set before the units are sealed */
-    bool added; /* training adds it to the model, whose checkpoints do not have it */
+    bool added;         /* training adds it to the model, whose checkpoints do not have it */
 };
 
 struct sw_unit {
