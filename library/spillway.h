@@ -106,7 +106,7 @@ enum {
     SPILLWAY_ERROR_IO = -3,          /* a file or drive failed */
     SPILLWAY_ERROR_SPACE = -4,       /* no room on the file system */
     SPILLWAY_ERROR_CORRUPT = -5,     /* a checksum or a structure on disk is wrong */
-    SPILLWAY_ERROR_BUDGET = -6,      /* host_memory_bytes is too small */
+    SPILLWAY_ERROR_BUDGET = -6,      /* host_memory_bytes is too small, or more than the machine has */
     SPILLWAY_ERROR_UNSUPPORTED = -7, /* not possible with this file system or machine */
     SPILLWAY_ERROR_BUSY = -8,        /* another handle or process has the store */
     SPILLWAY_ERROR_PEER = -9,        /* `gather`, or another process, failed */

@@ -1,6 +1,7 @@
 """Measures a step of spillway.AdamW beside other optimizers on the parameters of GPT-2 124M: seconds, processor seconds, memory and
 bytes of the drive. Each round starts every contender once, in a process of its own; the first step of a process is not counted.
-Needs PyTorch; a contender that is missing here is a line that says why. Ratios are medians of the rounds' own ratios to the
+Needs PyTorch; a contender that is missing here is a line that says why. DeepSpeed compiles its parts at their first use, which takes
+minutes and for the drive needs libaio-dev: measure once more after that. Ratios are medians of the rounds' own ratios to the
 program's: `spillway train`, whose update lane updates the same number of parameters while a small batch computes. With --files:
 spillway.io beside `spillway bench io` with requests of 1 MiB, reading and rewriting one file of 512 MiB.
 
