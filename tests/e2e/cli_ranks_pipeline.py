@@ -210,9 +210,10 @@ def stages_that_cannot_be_are_refused():
             ("a split of others", 2, ("--pipeline", 2, "--pipeline-split", "2,3"), "5 layers", "has 4"),
             ("an empty stage", 3, ("--pipeline", 3, "--pipeline-split", "2,0,2"), "stage 1"),
             ("no split", 2, ("--pipeline", 2, "--pipeline-split", "two"), "--pipeline-split 'two'"),
+            ("Muon", 2, ("--pipeline", 2, "--optimizer-for", "*.mlp.*=muon"), "--optimizer muon", "--pipeline"),
             ("no pipeline", 2, ("--pipeline-split", "2,2"), "--pipeline-split", "--pipeline N"),
             *((" ".join(map(str, flags)), 2, ("--pipeline", 2, *flags), flags[0], "--pipeline 2")
-              for flags in (("--tiles", 2), ("--optimizer", "muon"), ("--lora", 4), ("--freeze", "*.bias"), ("--tensor", "auto"),
+              for flags in (("--tiles", 2), ("--lora", 4), ("--freeze", "*.bias"), ("--tensor", "auto"),
                             ("--sequence-parallel", "yes", "--tensor", 2), ("--partition-activations", "yes", "--tensor", 2),
                             ("--reduce", "int8"), ("--gather", "int8"), ("--grads-state", "8bit"), ("--experts", 2), ("--order", "layer")))):
         problems += refused(what, ranks, train("none", *more), *words)
