@@ -1,6 +1,7 @@
 /* Trainings by the stages of a pipeline, which are threads of this process: at one split, every ZeRO stage with its
  * state on every tier and every order give the same bits, and the losses are those of one rank but for the order of
  * sums. */
+#include "core/clock.h"
 #include "tests/e2e/same_bits.h"
 #include "tests/equipment/must.h"
 
@@ -11,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -282,6 +284,100 @@ static void an_untied_model_gives_the_same_bits(void **state) {
                                     .variants = 4});
 }
 
+/* How long stages wait: each block takes the same time, by sleep, so that cores do not count. */
+enum { BLOCKS = 4, WAITING_STEPS = 4, FORWARD_NS = 24000000 };
+static struct sw_unit_ops plain_ops;
+
+static sw_status take_until(sw_unit_function function, void *context, const struct sw_unit_call *call, int64_t ns) {
+    const int64_t end_ns = sw_now_ns() + (call->unit > 0 && call->unit <= BLOCKS ? ns : 0);
+    SW_TRY(function(context, call));
+    const int64_t left_ns = end_ns - sw_now_ns();
+    if (left_ns > 0)
+        nanosleep(&(struct timespec){.tv_nsec = left_ns}, NULL);
+    return SW_OK;
+}
+
+static sw_status slow_forward(void *context, const struct sw_unit_call *call) {
+    return take_until(plain_ops.forward, context, call, FORWARD_NS);
+}
+
+static sw_status slow_backward(void *context, const struct sw_unit_call *call) {
+    return take_until(plain_ops.backward, context, call, 2 * FORWARD_NS);
+}
+
+static void keep_ops(void *context, struct sw_unit_ops *ops) {
+    *(struct sw_unit_ops *)context = *ops;
+}
+
+static void slow_down(void *context, struct sw_unit_ops *ops) {
+    (void)context;
+    ops->forward = slow_forward;
+    ops->backward = slow_backward;
+}
+
+/* Returns the least time of a step. */
+static sw_status time_steps(const struct harness_spec *spec, double *out_s) {
+    struct harness harness;
+    sw_status status = SW_OK;
+    *out_s = INFINITY;
+    SW_TRY(harness_open(spec, &harness));
+    for (int64_t step = 1; step <= WAITING_STEPS; step++) {
+        struct sw_step_result result;
+        const int64_t begin_ns = sw_now_ns();
+        SW_TRY_GOTO(harness_begin(&harness, step, SAME_CLIP), end);
+        SW_TRY_GOTO(harness_wait(&harness, &result), end);
+        *out_s = fmin(*out_s, 1e-9 * (double)(sw_now_ns() - begin_ns));
+    }
+end:
+    harness_close(&harness);
+    return status;
+}
+
+struct waiting {
+    struct training training;
+    double step_s[MOST_RANKS];
+};
+
+static void wait_as_rank(void *context, int rank) {
+    struct waiting *waiting = context;
+    struct job job = {.training = &waiting->training};
+    sw_status status = sw_comm_open(&job.comm);
+    if (status == SW_OK) {
+        struct harness_spec spec = spec_of(&job);
+        spec.wrap = slow_down;
+        status = time_steps(&spec, &waiting->step_s[rank]);
+    }
+    if (status != SW_OK)
+        (void)sw_comm_abandon(job.comm, sw_error_message(status));
+    sw_comm_close(job.comm);
+}
+
+/* (p - 1) / (m + p - 1) of a step, and what threads take to wake up. */
+static void stages_wait_as_long_as_1f1b_says(void **state) {
+    struct waiting pipelines[] = {{.training = {.data_ranks = 1, .stages = 2, .bound = {0, 3, 6}}},
+                                  {.training = {.data_ranks = 1, .stages = 4, .bound = {0, 2, 3, 4, 6}}}};
+    const struct job job = {.training = &pipelines[0].training};
+    struct harness_spec spec = spec_of(&job);
+    struct harness harness;
+    (void)state;
+    spec.wrap = keep_ops;
+    spec.wrap_context = &plain_ops;
+    must(harness_open(&spec, &harness));
+    harness_close(&harness);
+    for (size_t i = 0; i < sizeof pipelines / sizeof pipelines[0]; i++) {
+        const int stages = pipelines[i].training.stages;
+        assert_int_equal(sw_comm_run_threads(stages, wait_as_rank, &pipelines[i]), SW_OK);
+        double step_s = 0.0;
+        for (int rank = 0; rank < stages; rank++)
+            step_s = fmax(step_s, pipelines[i].step_s[rank]);
+        const double passes_s = 3e-9 * FORWARD_NS * BLOCKS / stages * MICRO_BATCHES;
+        const double bubble = 1.0 - passes_s / step_s, ideal = (stages - 1.0) / (MICRO_BATCHES + stages - 1.0);
+        print_message("# %d stages, %d micro-batches: they wait for %.1f%% of a step, by (p-1)/(m+p-1) %.1f%%\n",
+                      stages, MICRO_BATCHES, 100.0 * bubble, 100.0 * ideal);
+        assert_true(bubble > ideal - 0.02 && bubble < ideal + 0.15);
+    }
+}
+
 #define in_directory(test) cmocka_unit_test_setup_teardown(test, harness_make_directory, harness_remove_directory)
 
 int main(void) {
@@ -291,6 +387,7 @@ int main(void) {
         in_directory(four_stages_give_the_same_bits),
         in_directory(each_unit_may_be_a_stage),
         in_directory(an_untied_model_gives_the_same_bits),
+        cmocka_unit_test(stages_wait_as_long_as_1f1b_says),
     };
     if (getenv("SW_TEST_FILTER") != NULL)
         cmocka_set_test_filter(getenv("SW_TEST_FILTER"));
