@@ -107,6 +107,19 @@ def gpus_share_out_experts():
     return problems + ([] if numbers[1] == numbers[2] else [f"the bits depend on the stage: {numbers[1:]}"])
 
 
+def gpus_are_stages_of_a_pipeline():
+    """With the losses of one GPU but for the order of sums, and the same bits for every stage of ZeRO below 2 and placement."""
+    problems, numbers = [], []
+    for number, (ranks, *flags) in enumerate(((2,), (2, *AWAY), (4, "--zero", 0), (4, "--zero", 1, *AWAY))):
+        run = f"stages-{number}"
+        done = job(train(run, "--allow-shared-gpu", "--pipeline", 2, *flags), ranks=ranks)
+        if done.returncode != 0 or "NCCL" not in done.stderr:
+            return [f"{ranks} ranks {flags}: status {done.returncode}: {done.stderr[-1500:]}"]
+        problems += far(run, path(run), path("one"), tolerance=1e-5)
+        numbers.append(numbers_of(path(run)))
+    return problems + ([] if numbers[0] == numbers[1] and numbers[2] == numbers[3] else [f"the bits depend on the placement: {numbers}"])
+
+
 def nccl_that_errs_is_refused():
     """Before anything is made of it, by the collective's name."""
     done = job(train("wrong", "--allow-shared-gpu"), SW_EMULATED_NCCL="wrong")
@@ -115,4 +128,5 @@ def nccl_that_errs_is_refused():
 
 
 script_test.run(two_ranks_on_one_gpu_are_refused, sharing_is_refused_where_nccl_cannot, gpus_train_as_one_does,
-                quantized_exchange_has_the_same_bits_for_every_placement, gpus_share_out_experts, nccl_that_errs_is_refused)
+                quantized_exchange_has_the_same_bits_for_every_placement, gpus_share_out_experts, gpus_are_stages_of_a_pipeline,
+                nccl_that_errs_is_refused)
