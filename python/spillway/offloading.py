@@ -24,6 +24,7 @@ from spillway import _library, devices
 from spillway.store import Store, StoreArgumentError, StoreError, parse_size
 
 _FORWARD, _BACKWARD, _CHANGE = 0, 1, 2
+_is_shared: Callable[[torch.Tensor], bool] = torch.Tensor.is_shared
 # The backward pass of these does not read the weights.
 _WEIGHTLESS = ("EmbeddingBackward0",)
 
@@ -276,12 +277,14 @@ class Offloaded:
     def _attach(self, module: torch.nn.Module, moved: dict[int, torch.nn.Parameter]) -> None:
         members = {name: moved.get(id(parameter), parameter) for name, parameter in module._parameters.items()}
         own = sorted({self._index[id(parameter)] for parameter in members.values() if id(parameter) in self._index})
-        module._parameters = _Parameters(self, members)  # type: ignore[assignment]
+        module._parameters = _Parameters(self, members)
         self._groups[id(module)] = _group(own)
         self._handles.append(module.register_forward_pre_hook(self._before, prepend=True))
         self._handles.append(module.register_forward_hook(self._after, always_call=True))
-        self._handles.append(module.register_load_state_dict_pre_hook(self._before_load))
-        self._handles.append(module.register_load_state_dict_post_hook(self._after_load))
+        # PyTorch gives these no types.
+        hooks: list[tuple[Callable[[Any], Any], Any]] = [(module.register_load_state_dict_pre_hook, self._before_load),
+                                                         (module.register_load_state_dict_post_hook, self._after_load)]
+        self._handles += [register(hook) for register, hook in hooks]
         module._apply = functools.partial(self._refuse_apply, module)  # type: ignore[method-assign]
 
     # Hooks.
@@ -289,7 +292,8 @@ class Offloaded:
     def _stack(self) -> list[_Scope]:
         if not hasattr(self._scopes, "stack"):
             self._scopes.stack = []
-        return self._scopes.stack
+        stack: list[_Scope] = self._scopes.stack
+        return stack
 
     def _before(self, module: torch.nn.Module, _: Any) -> None:
         if torch.compiler.is_compiling():
@@ -382,9 +386,9 @@ class Offloaded:
         """Stands in for Module._apply, by which to(), half() and cuda() work. What changes nothing is allowed."""
         with torch.no_grad():
             for probe in {parameter.dtype: parameter.new_empty(1) for parameter in self._parameters}.values():
-                known = (probe.dtype, probe.device, probe.is_shared())
+                known = (probe.dtype, probe.device, _is_shared(probe))
                 result = fn(probe)
-                if (result.dtype, result.device, result.is_shared()) != known:
+                if (result.dtype, result.device, _is_shared(result)) != known:
                     raise RuntimeError("an offloaded module keeps its types and its memory: convert it before "
                                        "spillway.offload, or call close() on what that returned")
         return module
@@ -469,7 +473,8 @@ def _memory_of(weights: str, store: Any, memory: Any, device_memory: Any) -> int
     if weights == "host" and (store is not None or memory is not None):
         raise ValueError("`store` and `memory` are for weights='nvme': with weights='host' all parameters are in host memory, and "
                          "stream through device_memory")
-    return device_memory if weights == "host" else memory
+    chosen: int | str = device_memory if weights == "host" else memory
+    return chosen
 
 
 def offload(model: torch.nn.Module, *, store: str | os.PathLike[str] | None = None, memory: int | str | None = None,
