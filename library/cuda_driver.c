@@ -16,6 +16,11 @@ sw_status sw_cuda_driver_check(CUresult result, const char *doing) {
                    doing);
 }
 
+bool sw_cuda_driver_is_gone(CUresult result) {
+    return result == CUDA_ERROR_DEINITIALIZED || result == CUDA_ERROR_INVALID_CONTEXT ||
+           result == CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
 sw_status sw_cuda_driver_load(void) {
 #define ENTRY(member, name, arguments) {name, (void **)&sw_cuda_driver.member},
     static const struct sw_library_function functions[] = {CUDA_DRIVER_FUNCTIONS(ENTRY)};

@@ -6,6 +6,7 @@
 
 #include "core/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -39,7 +40,10 @@ enum {
     CUDA_SUCCESS = 0,
     CUDA_ERROR_INVALID_VALUE = 1,
     CUDA_ERROR_OUT_OF_MEMORY = 2,
+    CUDA_ERROR_DEINITIALIZED = 4,
     CUDA_ERROR_NO_DEVICE = 100,
+    CUDA_ERROR_INVALID_CONTEXT = 201,
+    CUDA_ERROR_CONTEXT_IS_DESTROYED = 709,
     CUDA_ERROR_NOT_SUPPORTED = 801,
     CU_STREAM_NON_BLOCKING = 1,
     CU_EVENT_BLOCKING_SYNC = 1,
@@ -110,5 +114,7 @@ sw_status sw_cuda_driver_load(void);
 sw_status sw_cuda_driver_choose(int number, CUdevice *device, CUcontext *context);
 /* Returns SW_OK, or records the error that came while `doing`. An error of earlier work shows at any later call. */
 sw_status sw_cuda_driver_check(CUresult result, const char *doing);
+/* Tells whether a result says that nothing of a context is left: the program reset the GPU, or the process ends. */
+bool sw_cuda_driver_is_gone(CUresult result);
 
 #endif

@@ -190,9 +190,13 @@ static void stop_event(CUevent *event) {
     *event = NULL;
 }
 
+/* After a kernel that failed each call returns that error, choosing the GPU too, and what was made is still there. */
 void sw_library_cuda_stop(spillway *self) {
     struct sw_library_cuda *cuda = self->cuda;
-    if (cuda == NULL || sw_cuda_driver.push(cuda->context) != CUDA_SUCCESS)
+    if (cuda == NULL)
+        return;
+    const CUresult entered = sw_cuda_driver.push(cuda->context);
+    if (sw_cuda_driver_is_gone(entered))
         return;
     CUstream *const streams[] = {&cuda->down, &cuda->up, &cuda->pieces, &cuda->ready};
     for (size_t i = 0; i < sizeof streams / sizeof streams[0]; i++)
@@ -207,7 +211,8 @@ void sw_library_cuda_stop(spillway *self) {
     if (cuda->pinned != NULL)
         (void)sw_cuda_driver.host_free(cuda->pinned);
     cuda->pinned = NULL;
-    (void)leave(SW_OK);
+    if (entered == CUDA_SUCCESS)
+        (void)leave(SW_OK);
 }
 
 void sw_library_cuda_close(spillway *self) {

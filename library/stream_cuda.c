@@ -414,6 +414,7 @@ static void unmap_all(spillway_stream *self) {
     sw_error_clear();
 }
 
+/* After a kernel that failed each call returns that error, and what was made is still there. */
 static void take_down(spillway_stream *self) {
     struct stream_cuda *cuda = self->cuda;
     (void)drain(cuda);
@@ -435,10 +436,11 @@ static void take_down(spillway_stream *self) {
 
 void sw_streamed_cuda_take_down(spillway_stream *self, bool keep) {
     struct stream_cuda *cuda = self->cuda;
-    if (!keep && enter(cuda) == SW_OK) {
+    const CUresult entered = keep ? CUDA_SUCCESS : sw_cuda_driver.push(cuda->context);
+    if (!keep && !sw_cuda_driver_is_gone(entered))
         take_down(self);
+    if (!keep && entered == CUDA_SUCCESS)
         (void)leave(SW_OK);
-    }
     for (int64_t p = 0; p < self->piece_count; p++)
         free(self->piece[p].granule);
     if (!keep)

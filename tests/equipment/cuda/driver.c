@@ -68,7 +68,9 @@ CUresult cuCtxPushCurrent_v2(CUcontext context) {
     if (depth == MOST_DEPTH)
         return CUDA_ERROR_INVALID_VALUE;
     stack[depth++] = context;
-    return use_current();
+    const CUresult result = use_current();
+    depth -= result != CUDA_SUCCESS;
+    return result;
 }
 
 CUresult cuCtxPopCurrent_v2(CUcontext *out) {

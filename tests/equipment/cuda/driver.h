@@ -4,8 +4,6 @@
 
 #include "library/cuda_driver.h"
 
-enum { CUDA_ERROR_INVALID_CONTEXT = 201 };
-
 CUresult cuInit(unsigned flags);
 CUresult cuGetErrorName(CUresult error, const char **out);
 CUresult cuGetErrorString(CUresult error, const char **out);
