@@ -15,10 +15,11 @@ enum { ELEMS_AT_ONCE = 1 << 20, HEADER_CHARS = 512, HEADER_ALIGN = 64, SHAPE_CHA
 
 struct reading {
     const struct sw_read_options *given;
-    struct sw_state_reader *state;
-    struct sw_library_view view;  /* of a store; zeros: a run is read */
-    const struct sw_units *units; /* of the run or the store */
-    bool begun;                   /* something was written to standard output */
+    struct sw_state_reader *state; /* NULL: the view has parts of tensors */
+    struct sw_library_view view;   /* of a store; zeros: a run is read */
+    const struct sw_units *units;  /* of the run or the store */
+    int64_t step;
+    bool begun; /* something was written to standard output */
 };
 
 static sw_status open_run(struct reading *r) {
@@ -33,11 +34,13 @@ static sw_status open_run(struct reading *r) {
 
 static sw_status open_store(struct reading *r) {
     SW_TRY(sw_library_open_to_read(r->given->from, &r->view));
+    r->units = r->view.units;
+    if (r->view.parts != NULL)
+        return SW_OK;
     /* The reader takes the stores. */
     struct sw_open_stores stores = {.count = r->view.store_count, .store = r->view.store};
     r->view.store = NULL;
     r->view.store_count = 0;
-    r->units = r->view.units;
     return sw_state_take_stores(&stores, r->units, 1, &r->state);
 }
 
@@ -45,7 +48,8 @@ static sw_status open_any(struct reading *r) {
     bool is_store;
     SW_TRY(sw_library_is_at(r->given->from, &is_store));
     SW_TRY(is_store ? open_store(r) : open_run(r));
-    const long long step = (long long)sw_state_commit(r->state)->step, wanted = (long long)r->given->step;
+    r->step = r->state != NULL ? sw_state_commit(r->state)->step : r->view.step;
+    const long long step = (long long)r->step, wanted = (long long)r->given->step;
     return r->given->step == SW_OPTION_AUTO || step == wanted
                ? SW_OK
                : sw_fail(SW_ERR_ARG, "the last commit of %s is of step %lld, and step %lld is asked for",
@@ -91,7 +95,7 @@ static sw_status list_tensor(void *context, const struct sw_tensor *tensor) {
 }
 
 static sw_status list(const struct reading *r) {
-    const json_int_t step = sw_state_commit(r->state)->step;
+    const json_int_t step = r->step;
     if (!r->given->json) {
         printf("step %lld\n", (long long)step);
         return for_each(r->units, print_tensor, NULL);
@@ -160,14 +164,21 @@ static sw_status put(struct reading *r, FILE *to, const void *data, size_t bytes
                                                          "%s cannot be written: %s", r->given->array, strerror(errno));
 }
 
+static sw_status read_elements(const struct reading *r, const struct sw_tensor *tensor, int64_t first, int64_t count,
+                               float *elements) {
+    float *out[SW_STATE_PARTS] = {NULL};
+    if (r->state == NULL)
+        return sw_library_view_read(&r->view, tensor->name, r->given->part, first, count, elements);
+    out[r->given->part] = elements;
+    return sw_state_read(r->state, tensor->name, first, count, out);
+}
+
 static sw_status write_elements(struct reading *r, const struct sw_tensor *tensor, FILE *to, float *elements) {
     const int64_t count = sw_tensor_whole_elems(tensor);
-    float *out[SW_STATE_PARTS] = {NULL};
     char header[HEADER_CHARS];
-    out[r->given->part] = elements;
     for (int64_t at = 0; at < count; at += ELEMS_AT_ONCE) {
         const int64_t now = sw_min_i64(ELEMS_AT_ONCE, count - at);
-        SW_TRY(sw_state_read(r->state, tensor->name, at, now, out));
+        SW_TRY(read_elements(r, tensor, at, now, elements));
         if (at == 0)
             SW_TRY(put(r, to, header, write_header(tensor, header)));
         SW_TRY(put(r, to, elements, (size_t)now * sizeof *elements));

@@ -177,6 +177,8 @@ void sw_library_release_record(struct store_record *record);
 /* Returns the elements that a process has of a tensor of tensors.json, and the first of them; whole tensors are those
  * of each process. */
 struct tensor_part sw_library_listed_part(const json_t *entry, int rank);
+/* Returns the elements of a whole tensor of tensors.json; 0: the entry of a sharded one does not say. */
+int64_t sw_library_listed_whole(const json_t *entry);
 /* Sets self->order to the order of registration. */
 void sw_library_order_as_added(spillway *self);
 
@@ -266,10 +268,30 @@ sw_status sw_library_replace_set(spillway *self, struct store_record *record);
  * the text of that step's commit (convert.c). */
 sw_status sw_library_convert(spillway *self, const struct store_record *record, int64_t step, struct sw_store *store,
                              char meta[SW_STORE_META_BYTES]);
+
+/* The tensors of a set of stores (parts.c). */
+struct library_parts;
 /* Registers, in a handle of zeros with a folder, the tensors of tensors.json and the library's own: as process `rank`
- * of those that made the store had them, or, for -1, as the list's entries have them. Allocates `tensor` and `order`.
- */
+ * of those that made the store had them, or, for -1, whole. Allocates `tensor` and `order`. SW_ERR_UNSUPPORTED: whole
+ * ones are asked for, and the list does not have them. */
 sw_status sw_library_take_listed(spillway *self, const json_t *tensors, int rank);
+/* Opens a set for reading at a step that all of its stores have. The record has the list of its tensors. A store is
+ * opened at its first use. *out must be closed, also after a failure, if it is not NULL. */
+sw_status sw_library_parts_open(const spillway *self, const struct store_record *record, int64_t step,
+                                struct library_parts **out);
+/* Takes the stores of all processes, which are open at the step, and sets stores[] to NULL. */
+void sw_library_parts_take_stores(const struct library_parts *parts, struct sw_store **stores);
+/* Copies elements [first, first+count) of the whole tensor with a number in the list, at most a grain of them, to out:
+ * masters, first and second moments, SW_GRAIN_ELEMS apart. */
+sw_status sw_library_parts_read(const struct library_parts *parts, int64_t number, int64_t first, int64_t count,
+                                float *out);
+int64_t sw_library_parts_tensors(const struct library_parts *parts);
+/* Reads the missed steps of each tensor, in the order of the list: out[sw_library_parts_tensors]. */
+sw_status sw_library_parts_read_missed(const struct library_parts *parts, int64_t *out);
+/* Returns the commit that is read, valid until the parts are closed. */
+sw_status sw_library_parts_commit(const struct library_parts *parts, const struct sw_store_commit **out);
+void sw_library_parts_close(struct library_parts *parts);
+
 /* Gives each process the weights that the others have: of those that it updated, or read. */
 sw_status sw_library_gather_weights(spillway *self);
 /* Gives each process what the others have of elements [first, first+count) of a unit: out[count], in which this one's

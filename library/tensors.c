@@ -151,8 +151,8 @@ struct tensor_part sw_library_listed_part(const json_t *entry, int rank) {
     return (struct tensor_part){json_is_integer(count) ? json_integer_value(count) : -1, json_integer_value(first)};
 }
 
-/* Returns the elements of a whole tensor in the store; 0: the entry of a sharded one does not say. */
-static int64_t listed_whole(const json_t *entry, bool sharded) {
+int64_t sw_library_listed_whole(const json_t *entry) {
+    const bool sharded = json_object_get(entry, "counts") != NULL;
     return json_integer_value(json_object_get(entry, sharded ? "whole" : "count"));
 }
 
@@ -254,7 +254,7 @@ static bool has_same_parts(const spillway *self, const struct store_record *reco
                                  *is = &self->part[rank * self->tensor_count + t];
         /* The size is all that is known of parts without a place. */
         same = was.count == is->count &&
-               (was.first == is->first || listed_whole(entry, true) == 0 || self->tensor[t].whole == 0);
+               (was.first == is->first || sw_library_listed_whole(entry) == 0 || self->tensor[t].whole == 0);
     }
     return same;
 }
@@ -262,7 +262,7 @@ static bool has_same_parts(const spillway *self, const struct store_record *reco
 /* Refuses a tensor that has another size than in the store, or whose parts have changed and have no places. */
 static sw_status check_size(const spillway *self, const struct store_record *record, const json_t *entry, int64_t t) {
     const struct tensor *tensor = &self->tensor[t];
-    const int64_t was = listed_whole(entry, record->sharded), is = tensor->whole;
+    const int64_t was = sw_library_listed_whole(entry), is = tensor->whole;
     if (was > 0 && is > 0 && was != is)
         return sw_fail(SW_ERR_ARG,
                        "the tensor '%s' has %lld elements, and %lld in %s: a store keeps the sizes that it was made "
@@ -294,7 +294,7 @@ static sw_status match(spillway *self, struct store_record *record, const json_t
         const struct name *found =
             bsearch(&wanted, names, (size_t)sw_library_all_tensors(self), sizeof *names, by_name);
         if (found == NULL) {
-            const int64_t whole = listed_whole(entry, record->sharded);
+            const int64_t whole = sw_library_listed_whole(entry);
             missing_count = missing == NULL ? (whole > 0 ? whole : count) : missing_count;
             missing = missing == NULL ? wanted.name : missing;
             continue;

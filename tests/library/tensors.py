@@ -172,6 +172,57 @@ def stores_of_several_processes_are_read():
     return problems
 
 
+def part_of(count, rank, cut):
+    """The first element and the number of those that one of two processes has of a tensor."""
+    first = min(count, {"halves": -(-count // 2), "uneven": count // 3, "none": 0}[cut])
+    return (0, first) if rank == 0 else (first, count - first)
+
+
+def parts_of_several_processes_are_put_together():
+    problems = []
+    with tempfile.TemporaryDirectory() as folder:
+        for cut, state, placed in (("halves", "fp32", True), ("uneven", "8bit", True), ("none", "bf16", True), ("halves", "bf16", False)):
+            place, gather, own = os.path.join(folder, cut + state + str(placed)), Gather(), [{}, {}]
+
+            def work(rank, place=place, gather=gather, own=own, cut=cut, state=state, placed=placed):
+                store = spillway.Store(place, host_memory="64MiB", allow_buffered=True, rank=rank, ranks=2, gather=gather.of(rank), state=state,
+                                       sharded=True)
+                weights = {}
+                for name, values in made_weights().items():
+                    first, count = part_of(len(values), rank, cut)
+                    weights[name] = values[first:first + count]
+                    store.add(name, weights[name].buffer_info()[0] if count else 0, count, whole_count=len(values) if placed else 0,
+                              first=first if placed else 0)
+                with store:
+                    store.open()
+                    for _ in range(2):
+                        for index, values in enumerate(weights.values()):
+                            if values:
+                                store.gradient(index, values.buffer_info()[0])
+                        store.step(lr=0.1)
+                    store.save()
+                    for index, (name, values) in enumerate(weights.items()):
+                        for part in PARTS:
+                            out = array.array("f", bytes(4 * max(1, len(values))))
+                            store.read(index, PARTS[part], out.buffer_info()[0])
+                            own[rank][name, part] = out.tobytes()[:4 * len(values)]
+            threads = [threading.Thread(target=work, args=(rank,)) for rank in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            said = tensors(place, "--json")
+            if not placed:
+                problems += [] if said.returncode == 1 and b"does not say where the parts of 'embedding' lie" in said.stderr else [f"no places: {said}"]
+                continue
+            listed = {entry["name"]: entry["shape"] for entry in json.loads(said.stdout or b'{"tensors": []}')["tensors"]}
+            problems += [] if listed == {name: [count] for name, count in COUNTS.items()} else [f"{cut}: {said}"]
+            for name, part in own[0]:
+                found = written(place, name, part)
+                problems += [] if found[1] == own[0][name, part] + own[1][name, part] else [f"{cut}, {state}: the {part} of {name}: {found[0]}"]
+    return problems
+
+
 def mistakes_are_said():
     with tempfile.TemporaryDirectory() as folder:
         place, weights = os.path.join(folder, "store"), made_weights()
@@ -190,4 +241,5 @@ def mistakes_are_said():
     return problems + ([] if said.returncode == 1 and b"tensors.json" in said.stderr else [f"a damaged list: {said.stderr}"])
 
 
-script_test.run(a_run_has_what_its_export_has, a_store_is_read_while_it_is_open, stores_of_several_processes_are_read, mistakes_are_said)
+script_test.run(a_run_has_what_its_export_has, a_store_is_read_while_it_is_open, stores_of_several_processes_are_read,
+                parts_of_several_processes_are_put_together, mistakes_are_said)
