@@ -208,8 +208,8 @@ static sw_status plan_again(const struct sw_job *job, const char *what, const st
         status = predict(&varied, out);
     sw_job_release(&varied);
     out->fits = status == SW_OK;
-    /* SW_ERR_ARG: every group that fits has too many ops. */
-    if (status != SW_ERR_BUDGET && status != SW_ERR_ARG)
+    /* SW_ERR_ARG: every group that fits has too many ops. SW_ERR_UNSUPPORTED: the model cannot have the change. */
+    if (status != SW_ERR_BUDGET && status != SW_ERR_ARG && status != SW_ERR_UNSUPPORTED)
         return status;
     sw_error_clear();
     return SW_OK;
