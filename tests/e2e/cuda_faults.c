@@ -12,7 +12,7 @@
 #include "tests/equipment/cuda/runtime.h"
 
 #define FAULT "an illegal memory access was encountered"
-enum { FAULTY_UNIT = 3, FAULTY_MICRO = 2, PAUSE_NS = 20000000, TEXT_CHARS = 160 };
+enum { FAULTY_UNIT = 3, FAULTY_MICRO = 1, PAUSE_NS = 20000000, TEXT_CHARS = 160 };
 
 static struct sw_unit_ops model_ops;
 
