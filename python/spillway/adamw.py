@@ -77,13 +77,25 @@ def _end(store: Store, unwatch: Callable[[], None]) -> None:
     store.close()
 
 
-def _shared_by(process_group: Any) -> dict[str, Any]:
-    """Returns the options of a store by which the processes of a group share it."""
+@contextlib.contextmanager
+def _agreeing(process_group: Any) -> Iterator[dict[str, Any]]:
+    """Yields the options of a store by which the processes of a group share it. What one of them raises before the store is
+    opened, all raise, so that none waits for it."""
     if process_group is None:
-        return {}
-    from spillway.gather import gather_over
+        yield {}
+        return
+    from spillway.gather import first_problem, gather_over
 
-    return gather_over(process_group)._asdict()
+    exchange = gather_over(process_group)
+    try:
+        yield exchange._asdict()
+    except Exception as error:
+        with contextlib.suppress(RuntimeError):  # the others have ended
+            first_problem(exchange, str(error) or repr(error))
+        raise
+    found = first_problem(exchange, None)
+    if found is not None:
+        raise ValueError(f"process {found[0]} failed: {found[1]}")
 
 
 class AdamW(torch.optim.Optimizer):
@@ -131,14 +143,6 @@ class AdamW(torch.optim.Optimizer):
                 no more than a few gradients take memory, of the GPU for instance. The store adds up those of several backward
                 passes, in fp32, which takes 4 bytes of `host_memory` for each parameter.
         """
-        if missing not in MISSING:
-            raise ValueError(f"missing={missing!r} is none of {', '.join(map(repr, MISSING))}")
-        if overlap is not None and not isinstance(overlap, torch.nn.Module):
-            raise TypeError(f"overlap is {overlap!r}: give the module whose parameters these are")
-        if hand_over and process_group is not None:
-            raise ValueError("hand_over and process_group: the processes average gradients after the backward pass has made them, "
-                             "and these would be handed over before: leave hand_over out")
-        groups, names = _named_groups(params)
         self._store: Store | None = None
         # The gradients of parameters that the step that runs has not been waited for.
         self._running: dict[torch.Tensor, torch.Tensor | None] = {}
@@ -151,32 +155,38 @@ class AdamW(torch.optim.Optimizer):
         self.note = ""
         #: The outcome of the last step of this process.
         self.last_result: StepResult | None = None
-        super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
-        self._check_rates()
-        self._offloaded = self._find_offloaded(names)
-        # Gradients are added up by the store, and leave `.grad`.
-        self._adds = hand_over or self._offloaded is not None
-        trained = self._find_trained(names)
-        self._gpu = gpu_of(trained)
-        if self._offloaded is not None and overlap is not None:
-            raise ValueError("overlap: the module is offloaded, and a step of offloaded parameters ends before it returns")
-        if overlap is not None:
-            check_overlap(overlap, trained)
-        sharded = are_sharded([(name, parameter) for parameter, name in trained.items()], process_group)
-        shared = _shared_by(process_group)
-        self._is_shared = bool(shared)
-        opened = Store(store, host_memory=host_memory, state=state, threads=threads, save_every=save_every,
-                       accumulate=self._adds, missing_gradients=missing,
-                       allow_buffered=allow_buffered, sharded=sharded, **shared)
+        opened: Store | None = None
         try:
-            name_stream(opened, self._gpu)
-            if self._offloaded is not None:
-                opened.use_stream(self._offloaded._stream.handle, self._offloaded._stream.closing.begin_store)
-            self._index = {parameter: self._add(opened, name, parameter) for parameter, name in trained.items()
-                           if parameter.numel() > 0}
+            with _agreeing(process_group) as shared:
+                if missing not in MISSING:
+                    raise ValueError(f"missing={missing!r} is none of {', '.join(map(repr, MISSING))}")
+                if overlap is not None and not isinstance(overlap, torch.nn.Module):
+                    raise TypeError(f"overlap is {overlap!r}: give the module whose parameters these are")
+                if hand_over and process_group is not None:
+                    raise ValueError("hand_over and process_group: the processes average gradients after the backward pass has "
+                                     "made them, and these would be handed over before: leave hand_over out")
+                groups, names = _named_groups(params)
+                super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+                self._check_rates()
+                self._offloaded = self._find_offloaded(names)
+                # Gradients are added up by the store, and leave `.grad`.
+                self._adds = hand_over or self._offloaded is not None
+                trained = self._find_trained(names)
+                self._gpu = gpu_of(trained)
+                if self._offloaded is not None and overlap is not None:
+                    raise ValueError("overlap: the module is offloaded, and a step of offloaded parameters ends before it returns")
+                if overlap is not None:
+                    check_overlap(overlap, trained)
+                sharded = are_sharded([(name, parameter) for parameter, name in trained.items()], process_group)
+                self._is_shared = bool(shared)
+                opened = Store(store, host_memory=host_memory, state=state, threads=threads, save_every=save_every,
+                               accumulate=self._adds, missing_gradients=missing, allow_buffered=allow_buffered, sharded=sharded,
+                               **shared)
+                self._index = self._register(opened, trained)
             opened.open()
         except BaseException:
-            opened.close()
+            if opened is not None:
+                opened.close()
             raise
         self._store = opened
         self._names = {parameter: trained[parameter] for parameter in self._index}
@@ -197,6 +207,13 @@ class AdamW(torch.optim.Optimizer):
             self._trailing = Trailing(self._gpu, functools.partial(_hand_in_trailing, weakref.ref(self)))
         hooked: list[Any] = list(self._index) if self._adds else []  # PyTorch does not type the hook
         self._hooks = [parameter.register_post_accumulate_grad_hook(hook) for parameter in hooked]
+
+    def _register(self, store: Store, trained: dict[torch.Tensor, str]) -> dict[torch.Tensor, int]:
+        """Registers the parameters, and returns their numbers in the store."""
+        name_stream(store, self._gpu)
+        if self._offloaded is not None:
+            store.use_stream(self._offloaded._stream.handle, self._offloaded._stream.closing.begin_store)
+        return {parameter: self._add(store, name, parameter) for parameter, name in trained.items() if parameter.numel() > 0}
 
     def _find_trained(self, names: dict[int, str]) -> dict[torch.Tensor, str]:
         """Returns the parameters that a step changes, and their names."""
@@ -471,16 +488,17 @@ class AdamW(torch.optim.Optimizer):
         torch.optim.AdamW, which has no masters, so the parameters' own values become them. The state is then committed.
         Without it, the store must be at the step that the dictionary was made at."""
         self.wait()
-        self._check_places()
         store, replacement = self._opened(), None
-        if state_dict["state"]:
-            replacement = replacement_of(state_dict, self.param_groups, self._index, self._names)
-            if replacement.is_in(store) and not self._changed():
-                replacement = None  # trainers give an optimizer its own state back
-        elif state_dict.get("step") != store.last_step:
-            raise ValueError(f"the state_dict is of step {state_dict.get('step')} of {state_dict.get('store')}, and {store.folder} is "
-                             f"at step {store.last_step}: go on from that step, or make checkpoints with full_state_dict=True, "
-                             "which hold the state")
+        with self._tells_others():
+            self._check_places()
+            if state_dict["state"]:
+                replacement = replacement_of(state_dict, self.param_groups, self._index, self._names)
+            elif state_dict.get("step") != store.last_step:
+                raise ValueError(f"the state_dict is of step {state_dict.get('step')} of {state_dict.get('store')}, and {store.folder} "
+                                 f"is at step {store.last_step}: go on from that step, or make checkpoints with full_state_dict=True, "
+                                 "which hold the state")
+        if replacement is not None and replacement.is_in(store) and not self._changed():
+            replacement = None  # trainers give an optimizer its own state back
         before = super().state_dict()
         try:
             super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})

@@ -10,6 +10,9 @@ import torch
 import torch.distributed as dist
 
 
+_PROBLEM_BYTES = 1000
+
+
 def _bytes_at(address: int, count: int) -> torch.Tensor:
     return torch.frombuffer((ctypes.c_uint8 * count).from_address(address), dtype=torch.uint8)
 
@@ -43,3 +46,16 @@ def gather_over(process_group: Any) -> Exchange:
             whole[begin:end] = part[:end - begin]
 
     return Exchange(rank, len(members), gather)
+
+
+def first_problem(exchange: Exchange, problem: str | None) -> tuple[int, str] | None:
+    """Tells all processes the problem that each may have, and returns the first process that has one, and its words."""
+    own = (problem or "").encode()[:_PROBLEM_BYTES]
+    room = ctypes.create_string_buffer(exchange.ranks * _PROBLEM_BYTES)
+    ctypes.memmove(ctypes.addressof(room) + exchange.rank * _PROBLEM_BYTES, own, len(own))
+    exchange.gather(ctypes.addressof(room), [rank * _PROBLEM_BYTES for rank in range(exchange.ranks + 1)])
+    for rank in range(exchange.ranks):
+        text = room.raw[rank * _PROBLEM_BYTES:(rank + 1) * _PROBLEM_BYTES].rstrip(b"\0")
+        if text:
+            return rank, text.decode(errors="replace")
+    return None

@@ -1,6 +1,7 @@
 """Processes that share the store of spillway.AdamW by torch.distributed. Needs PyTorch."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,20 @@ def refuse_change(optimizer, parameter, rank):
     problems += script_test.raised(ValueError, "processes share", optimizer.take_weights)
     if problems:
         raise AssertionError(problems)
+
+
+def refuse_early(module, rank, options):
+    """Refuses in all processes what is wrong in one of them before there is a store, by PyTorch, the optimizer or the library."""
+    wrong = {"is none of": {"missing": "maybe"}, "Invalid|lr is -1": {"lr": -1.0}, "is not a size": {"host_memory": "much"}}
+    for words, changes in wrong.items():
+        try:
+            spillway.AdamW(module.named_parameters(), **{**options, **(changes if rank == 1 else {})})
+        except ValueError as error:
+            own = re.search(words, str(error)) is not None and ("process 1 failed: " in str(error)) == (rank != 1)
+            if own:
+                continue
+            raise
+        raise AssertionError(f"{changes} is taken")
 
 
 def refuse_missing(optimizer, parameter, rank):
@@ -65,6 +80,7 @@ def train_shared(folder, rank, ranks, steps):
         dist.init_process_group("gloo", init_method=f"file://{folder}/meeting{steps}", rank=rank, world_size=ranks)
         model = torch.nn.parallel.DistributedDataParallel(module)
         options["process_group"] = dist.group.WORLD
+        refuse_early(module, rank, options)
     optimizer = spillway.AdamW(module.named_parameters(), overlap=module if ranks == 2 else None, **options)
     while optimizer.last_step < int(steps):
         inputs = torch.randn(4, 1000, generator=torch.Generator().manual_seed(optimizer.last_step))
