@@ -1,4 +1,4 @@
-/* What a resume changes of a run's settings. */
+/* The edit of a run's settings at a resume. */
 #ifndef SW_RUN_CHANGE_H
 #define SW_RUN_CHANGE_H
 

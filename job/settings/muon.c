@@ -1,4 +1,4 @@
-/* What --optimizer muon and --optimizer-for require of the other flags, and Muon's rate. */
+/* Muon by --optimizer or --optimizer-for: the flags that it does not go with, and its rate. */
 #include "job/settings/muon.h"
 
 #include "core/log.h"
@@ -26,7 +26,7 @@ sw_status sw_settings_check_muon(const struct sw_settings *s) {
          "it is for the matrices of layers; leave one of them out"},
         {s->optimizer_state == SW_OPTIMIZER_8BIT, "--optimizer-state 8bit",
          "AdamW's two moments of the tables would take as much as in bf16, and records have one size; give bf16"},
-        {sw_settings_fp8(s), "--precision fp8", "give --precision bf16"},
+        {s->precision == SW_PRECISION_FP8, "--precision fp8", "give --precision bf16"},
         {s->muon_lr > 0.0 && s->lr == 0.0, "--lr 0", "--muon-lr follows its schedule; give a rate above 0"},
     };
     for (size_t i = 0; sw_settings_use_muon(s) && i < sizeof others / sizeof others[0]; i++)

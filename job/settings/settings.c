@@ -67,28 +67,6 @@ void sw_settings_take_ranks(struct sw_settings *settings, struct sw_ranks *ranks
     settings->nodes_mixed = !nodes->in_order;
 }
 
-/* Returns the ranks per node, of this job's nodes or of those that a plan's flags name; 0: they name none. */
-static int64_t node_ranks_of(const struct sw_settings *s) {
-    const int64_t ranks = sw_settings_ranks(s);
-    if (s->node_ranks != 0)
-        return s->node_ranks;
-    if (s->nodes > 0)
-        return ranks / s->nodes;
-    if (s->ranks_per_node <= 0)
-        return 0;
-    return ranks % s->ranks_per_node == 0 ? s->ranks_per_node : SW_NODES_UNEVEN;
-}
-
-int sw_settings_node_ranks(const struct sw_settings *settings) {
-    const int64_t ranks = node_ranks_of(settings);
-    return ranks > 0 ? (int)ranks : 0;
-}
-
-int sw_settings_reduce_nodes(const struct sw_settings *settings) {
-    const int ranks = (int)sw_settings_ranks(settings), node = sw_settings_node_ranks(settings);
-    return node > 1 && node < ranks && ranks % node == 0 && !settings->nodes_mixed ? ranks / node : 0;
-}
-
 /* Parses --zero-secondary into a number of ranks; 0: none, -1: the ranks of a node. */
 static sw_status parse(const char *text, int64_t *out) {
     char *end;
@@ -165,7 +143,7 @@ static sw_status check_part(const struct sw_settings *s, int64_t node, int64_t p
 }
 
 sw_status sw_settings_secondary(const struct sw_settings *s, int *out_ranks) {
-    const int64_t node = node_ranks_of(s);
+    const int64_t node = sw_settings_any_node_ranks(s);
     int64_t part;
     *out_ranks = 0;
     SW_TRY(parse(s->zero_secondary, &part));
@@ -175,95 +153,6 @@ sw_status sw_settings_secondary(const struct sw_settings *s, int *out_ranks) {
     SW_TRY(check_part(s, node, part));
     *out_ranks = (int)part;
     return SW_OK;
-}
-
-/* Tensor parallelism: the groups of neighbouring ranks that --tensor makes, and the flags that it excludes. */
-
-int64_t sw_settings_tensor_ranks(const struct sw_settings *settings) {
-    return sw_max_i64(1, settings->tensor);
-}
-
-int64_t sw_settings_tensor_rank(const struct sw_settings *settings) {
-    return settings->rank % sw_settings_tensor_ranks(settings);
-}
-
-int64_t sw_settings_data_ranks(const struct sw_settings *settings) {
-    return sw_settings_stage_ranks(settings) / sw_settings_tensor_ranks(settings);
-}
-
-int64_t sw_settings_data_rank(const struct sw_settings *settings) {
-    return settings->rank % sw_settings_stage_ranks(settings) / sw_settings_tensor_ranks(settings);
-}
-
-bool sw_settings_shares_experts(const struct sw_settings *settings) {
-    return settings->experts > 1;
-}
-
-int64_t sw_settings_expert_ranks(const struct sw_settings *settings) {
-    return sw_max_i64(1, settings->experts);
-}
-
-int64_t sw_settings_expert_rank(const struct sw_settings *settings) {
-    return sw_settings_data_rank(settings) % sw_settings_expert_ranks(settings);
-}
-
-int64_t sw_settings_part_ranks(const struct sw_settings *settings) {
-    return sw_settings_expert_ranks(settings) * sw_settings_tensor_ranks(settings);
-}
-
-int64_t sw_settings_part_rank(const struct sw_settings *settings) {
-    return settings->rank % sw_settings_part_ranks(settings);
-}
-
-int64_t sw_settings_state_ranks(const struct sw_settings *settings) {
-    return sw_settings_stage_ranks(settings) / sw_settings_part_ranks(settings);
-}
-
-int64_t sw_settings_most_state_ranks(const struct sw_settings *settings) {
-    return sw_settings_data_ranks(settings);
-}
-
-int64_t sw_settings_state_rank(const struct sw_settings *settings) {
-    return settings->rank % sw_settings_stage_ranks(settings) / sw_settings_part_ranks(settings);
-}
-
-static int greatest_divisor(int a, int b) {
-    return b == 0 ? a : greatest_divisor(b, a % b);
-}
-
-/* If groups and nodes divide each other badly, some group has on one of its nodes no more ranks than their greatest
- * common divisor. */
-static int group_node_ranks(const struct sw_settings *settings, int64_t group) {
-    const int node = settings->nodes_mixed ? 0 : sw_settings_node_ranks(settings);
-    return node == 0 ? 0 : greatest_divisor((int)group, node);
-}
-
-int sw_settings_tensor_node_ranks(const struct sw_settings *settings) {
-    return group_node_ranks(settings, sw_settings_tensor_ranks(settings));
-}
-
-int sw_settings_part_node_ranks(const struct sw_settings *settings) {
-    return group_node_ranks(settings, sw_settings_part_ranks(settings));
-}
-
-int sw_settings_data_node_ranks(const struct sw_settings *settings) {
-    const int node = sw_settings_node_ranks(settings), group = (int)sw_settings_part_ranks(settings);
-    return node == 0 || node >= group ? node / group : 1;
-}
-
-bool sw_settings_fills_nodes(const struct sw_settings *settings) {
-    const int node = sw_settings_node_ranks(settings), group = (int)sw_settings_part_ranks(settings);
-    const int tensor = (int)sw_settings_tensor_ranks(settings);
-    return node > 0 && !settings->nodes_mixed && (node % group == 0 || group % node == 0) &&
-           (node % tensor == 0 || tensor % node == 0);
-}
-
-/* The group on most nodes has only its first ranks on the first of them: as few as any group has on a node. */
-int64_t sw_settings_tensor_nodes(const struct sw_settings *settings) {
-    const int64_t first = sw_settings_tensor_node_ranks(settings);
-    if (first == 0)
-        return 0;
-    return 1 + sw_div_up(sw_settings_tensor_ranks(settings) - first, sw_settings_node_ranks(settings));
 }
 
 /* Refuses flags for tensor groups if there are no groups. */

@@ -154,6 +154,9 @@ sw_status sw_settings_check_quantized(const struct sw_settings *settings);
  * node by which bytes between nodes are counted (0: unknown, or nodes are uneven). */
 sw_status sw_settings_secondary(const struct sw_settings *settings, int *out_ranks);
 int sw_settings_node_ranks(const struct sw_settings *settings);
+/* Returns the ranks per node, of this job's nodes or of those that a plan's flags name; 0: they name none;
+ * SW_NODES_UNEVEN: nodes differ. */
+int64_t sw_settings_any_node_ranks(const struct sw_settings *settings);
 /* Returns the number of nodes within which quantized gradients are reduced first; 0: all ranks exchange them at once.
  */
 int sw_settings_reduce_nodes(const struct sw_settings *settings);
