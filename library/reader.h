@@ -17,7 +17,7 @@ struct sw_library_view {
      */
     struct sw_store **store;
     int store_count;
-    /* Of processes that have parts of their own of each tensor; else NULL. Owned, as the members below. */
+    /* The stores of processes that each have parts of the tensors; else NULL. Owned, as the members below. */
     struct library_parts *parts;
     struct tensor *tensor; /* [tensor_count] */
     int64_t tensor_count;
