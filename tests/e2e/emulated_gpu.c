@@ -50,7 +50,7 @@ static void small(struct sw_emulation_gpu *gpu) {
 }
 
 static void cannot_pin(struct sw_emulation_gpu *gpu) {
-    gpu->pinnable_bytes = SW_MIB;
+    gpu->pinnable_bytes = SW_MIB / 16;
 }
 
 static void wrong_products(struct sw_emulation_gpu *gpu) {
