@@ -14,6 +14,7 @@
 #include "core/size.h"
 #include "core/status.h"
 #include "job/machine/gpu_trust.h"
+#include "job/settings/pipeline.h"
 #include "job/settings/schedule.h"
 #include "job/sizes.h"
 #include "job/what_if.h"
@@ -149,6 +150,31 @@ static sw_status choose_in_place(struct sw_job *job, const struct sw_job_spec *s
     return all && job->in_place == NULL ? sw_fail(SW_ERR_NOMEM, "no memory for the model's folder") : SW_OK;
 }
 
+/* Tells whether something holds on any rank. Only stages of a pipeline have plans that differ. */
+static sw_status holds_on_any(const struct sw_job *job, bool here, bool *out) {
+    int64_t on_none = !here;
+    if (sw_settings_stages(job->settings) > 1)
+        SW_TRY(sw_ranks_least(job->ranks, &on_none, 1));
+    *out = on_none == 0;
+    return SW_OK;
+}
+
+/* Leaves it to saves when to commit if a stage of the pipeline has optimizer state that is not on NVMe: all stages
+ * commit at the same steps. */
+static sw_status commit_alike(struct sw_job *job) {
+    const bool commits = job->plan->commit_every_step;
+    sw_status status = SW_OK;
+    if (sw_settings_stages(job->settings) == 1)
+        return SW_OK;
+    SW_TRY(holds_on_any(job, !commits, &job->settings->stages_save));
+    if (commits && job->settings->stages_save) {
+        sw_plan_destroy(job->plan);
+        job->plan = NULL;
+        status = sw_plan_fit(job->settings, job->model, &job->plan);
+    }
+    return sw_ranks_agree_on_error(job->ranks, status);
+}
+
 sw_status sw_job_open(const struct sw_job_spec *spec, struct sw_job *out) {
     struct sw_ranks *ranks = spec->ranks;
     *out = (struct sw_job){.settings = spec->settings,
@@ -176,7 +202,10 @@ sw_status sw_job_open(const struct sw_job_spec *spec, struct sw_job *out) {
             return SW_OK;
     }
     SW_TRY(make_models(out, spec->products));
-    return spec->unplanned ? SW_OK : sw_ranks_agree_on_error(ranks, sw_job_fit_or_advise(out));
+    if (spec->unplanned)
+        return SW_OK;
+    SW_TRY(sw_ranks_agree_on_error(ranks, sw_job_fit_or_advise(out)));
+    return commit_alike(out);
 }
 
 /* Prices the job's model by the profile on rank 0, and gives the rates to all ranks. */
@@ -371,10 +400,10 @@ sw_status sw_job_predict(struct sw_job *job) {
     return compare_with_unfrozen(job);
 }
 
-/* Finds the rates of a start; the profile is the one for the run's folder. open: the plan has open choices, so rates
- * that are not kept are measured. */
-static sw_status find_at_start(struct sw_job *job, const char *folder, bool open) {
-    const struct sw_profile_need need = {.drives = !open || sw_plan_uses_nvme(job->plan),
+/* Finds the rates of a start; the profile is the one for the run's folder. open: a rank's plan has open choices, so
+ * rates that are not kept are measured. uses_nvme: a rank's plan does. */
+static sw_status find_at_start(struct sw_job *job, const char *folder, bool open, bool uses_nvme) {
+    const struct sw_profile_need need = {.drives = !open || uses_nvme,
                                          .only_kept = !open,
                                          .why = ", to choose where state lives and updates run; it is kept"};
     SW_TRY(sw_ranks_agree_on_error(job->ranks, sw_job_place(job, folder)));
@@ -385,7 +414,9 @@ static sw_status find_at_start(struct sw_job *job, const char *folder, bool open
 /* Continues without rates if they cannot be found. Whatever is wrong stops the start later, or costs only the
  * prediction. */
 static sw_status find_if_possible(struct sw_job *job, const char *folder, bool open) {
-    const sw_status status = find_at_start(job, folder, open);
+    bool uses_nvme;
+    SW_TRY(holds_on_any(job, sw_plan_uses_nvme(job->plan), &uses_nvme));
+    const sw_status status = find_at_start(job, folder, open, uses_nvme);
     if (status == SW_OK)
         return SW_OK;
     if (status == SW_ERR_STOPPED)
@@ -420,15 +451,17 @@ static bool rates_are_enough(const struct sw_job *job) {
     return job->rates.units != NULL && (!sw_plan_uses_nvme(job->plan) || sw_rates_know_drives(&job->rates.rates));
 }
 
-/* Finds rates and makes the open choices by them. */
+/* Finds rates and makes the open choices by them: on all ranks if choices are open on any. */
 static sw_status choose_at_start(struct sw_job *job, const char *folder) {
-    const bool open = sw_plan_choice_is_open(job->settings, &job->devices, job->plan);
+    bool open, lacks_rates;
+    SW_TRY(holds_on_any(job, sw_plan_choice_is_open(job->settings, &job->devices, job->plan), &open));
     SW_TRY(find_if_possible(job, folder, open));
-    if (!open || !rates_are_enough(job))
+    SW_TRY(holds_on_any(job, !rates_are_enough(job), &lacks_rates));
+    if (!open || lacks_rates)
         return SW_OK;
     SW_TRY(sw_ranks_agree_on_error(job->ranks, sw_job_choose(job, SW_SEARCH_OPS)));
     log_choice(job->plan, &job->price.choices);
-    return SW_OK;
+    return commit_alike(job);
 }
 
 /* Makes the plan with chunks twice as large, in the order that was chosen. */

@@ -268,6 +268,7 @@ static sw_status begin_plan(const struct sw_settings *settings, const struct sw_
         .recompute_auto = settings->recompute == SW_OPTION_RECOMPUTE_AUTO,
         .recompute = settings->recompute == SW_OPTION_RECOMPUTE_ALL ? SW_RECOMPUTE_UNIT : SW_RECOMPUTE_NOTHING,
         .one_generation = settings->durability == SW_DURABILITY_NONE,
+        .commits_by_saves = settings->stages_save,
         .chunk_grains = settings->chunk_grains,
         .ring_chunks = settings->ring_chunks == SW_OPTION_AUTO ? SW_RING_CHUNKS : settings->ring_chunks,
         .ring_auto = settings->ring_chunks == SW_OPTION_AUTO,

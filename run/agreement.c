@@ -143,18 +143,12 @@ static uint64_t digest_of(const struct sw_plan *plan) {
     return digest;
 }
 
-/* Compares the collectives of the ranks of each stage, and what stages must have in common: the passes of micro-batches
- * and when all commit. */
+/* Compares the collectives of the ranks of each stage, and what stages must have in common: the passes of
+ * micro-batches. */
 static sw_status agree_on_stages(struct sw_ranks *ranks, const struct sw_plan *plan, uint64_t digest) {
     const int64_t common[] = {plan->spec.zero, plan->spec.micro_batches, plan->spec.group};
-    const int64_t commits = plan->commit_every_step;
     const struct sw_comm_claim claims[] = {
         {.what = "ZeRO stage or order", .remedy = "name --zero and --order", .value = common, .bytes = sizeof common},
-        {.what = "rule for when to commit",
-         .remedy =
-             "stages of a pipeline keep all of the optimizer state on nvme or none does: name its tier by --place",
-         .value = &commits,
-         .bytes = sizeof commits},
     };
     void *all;
     sw_status status = SW_OK;

@@ -683,7 +683,7 @@ static void lay_gradients(struct layout *layout) {
 
 /* Tells whether the whole optimizer is on NVMe, in two generations. */
 static bool commits_every_step(const struct sw_plan *plan) {
-    bool all = plan->spec.train && !plan->spec.one_generation;
+    bool all = plan->spec.train && !plan->spec.one_generation && !plan->spec.commits_by_saves;
     for (int64_t u = plan->first_trained; u < plan->spec.units->count; u++)
         all &= !sw_plan_trains(plan, u) || plan->placement[u].tier[SW_OPTIMIZER] == SW_NVME;
     return all;

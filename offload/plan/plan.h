@@ -292,12 +292,13 @@ struct sw_plan_spec {
     /* update_on_device[u]: run unit u's update on the device although its optimizer state lives on host or NVMe; state
      * and gradients pass through in chunks. NULL: no such unit. */
     const bool *update_on_device;
-    bool one_generation;  /* the store keeps one generation of the optimizer, and only a clean end commits */
-    int64_t chunk_grains; /* a plan raises them to sw_plan_most_muon_grains */
-    int64_t ring_chunks;  /* pieces of each staging ring; device rings have SW_DEVICE_RING_CHUNKS at most */
-    bool ring_auto;       /* rings on the host, and those that updates pass through on the device, grow towards
-                           * SW_RING_CHUNKS_MOST where the budget has room */
-    int64_t unit_slots;   /* device slots for the weights of units that live elsewhere, at least 2 */
+    bool one_generation;   /* the store keeps one generation of the optimizer, and only a clean end commits */
+    bool commits_by_saves; /* steps commit only by saves, even with the whole optimizer on NVMe */
+    int64_t chunk_grains;  /* a plan raises them to sw_plan_most_muon_grains */
+    int64_t ring_chunks;   /* pieces of each staging ring; device rings have SW_DEVICE_RING_CHUNKS at most */
+    bool ring_auto;        /* rings on the host, and those that updates pass through on the device, grow towards
+                            * SW_RING_CHUNKS_MOST where the budget has room */
+    int64_t unit_slots;    /* device slots for the weights of units that live elsewhere, at least 2 */
     int64_t budget_bytes[SW_TIERS]; /* device and host; nvme is not limited here */
     struct sw_placement_request place;
     const struct sw_rise_order *rises; /* the order of rises where `place` is open; NULL: the usual. Not kept */
@@ -309,13 +310,13 @@ struct sw_plan_spec {
 
 struct sw_plan {
     struct sw_plan_spec spec;
-    sw_recompute *recompute;             /* level of each unit; SW_RECOMPUTE_NOTHING for embedding and head */
-    void *spec_arrays;                   /* the arrays that `spec` points to; its update_on_device is never NULL */
-    int64_t stream_chunks;               /* pieces of the device's rings that updates pass through */
-    sw_tier secondary_tier;              /* where secondary shards are kept: the device, or else the host */
-    sw_tier trained_tier;                /* home of trained weights whose units keep their frozen weights on NVMe */
-    bool commit_every_step;              /* the whole optimizer is on NVMe, in two generations */
-    int64_t first_trained;               /* the first unit that training changes; 0 without training */
+    sw_recompute *recompute; /* level of each unit; SW_RECOMPUTE_NOTHING for embedding and head */
+    void *spec_arrays;       /* the arrays that `spec` points to; its update_on_device is never NULL */
+    int64_t stream_chunks;   /* pieces of the device's rings that updates pass through */
+    sw_tier secondary_tier;  /* where secondary shards are kept: the device, or else the host */
+    sw_tier trained_tier;    /* home of trained weights whose units keep their frozen weights on NVMe */
+    bool commit_every_step;  /* the whole optimizer is on NVMe, in two generations, unless spec.commits_by_saves */
+    int64_t first_trained;   /* the first unit that training changes; 0 without training */
     struct sw_unit_placement *placement; /* one entry per unit */
     struct sw_slot *slot;
     int32_t slot_count;

@@ -113,6 +113,22 @@ def zero_and_placements_give_the_same_bits():
     return problems
 
 
+def stages_commit_at_the_same_steps():
+    """Where all of one stage's optimizer state is on the drive and not all of another's, --save-every says when."""
+    problems, place = [], ("--place", "weights=nvme,optimizer=host:50%/nvme")
+    for model, split in (("gpt2", "0,4"), ("llama", "3,0")):
+        flags = ("--pipeline", 2, "--pipeline-split", split)
+        together(2, train(f"commit-{model}", *flags, model=model, steps=SHORT))
+        together(2, train(f"saves-{model}", *flags, *place, "--save-every", 2, model=model, steps=SHORT - 1))
+        together(1, train(f"alone-saves-{model}", *place, "--save-every", 2, model=model, steps=SHORT - 1))
+        saved, alone = ([line["saved"] for line in steps_of(path(name))] for name in (f"saves-{model}", f"alone-saves-{model}"))
+        must("verify", path(f"saves-{model}"))
+        together(2, command("resume", path(f"saves-{model}"), "--steps", SHORT))
+        if saved != alone or all(saved) or numbers_of(path(f"saves-{model}")) != numbers_of(path(f"commit-{model}")):
+            problems.append(f"{model}: saved at {saved}, or other bits than on the device")
+    return problems
+
+
 def runs_resume_on_any_other_ranks():
     """One that changes and is back where it began goes on with the same bits, halfway its export is the same, and the losses on the
     way are those of a run that nothing has changed."""
@@ -246,5 +262,5 @@ def plans_of_stages_are_made():
     return problems
 
 
-script_test.run(stages_train_as_one_rank_does, zero_and_placements_give_the_same_bits, runs_resume_on_any_other_ranks,
-                runs_of_stages_are_read_whole, a_killed_rank_loses_nothing, stages_that_cannot_be_are_refused, plans_of_stages_are_made)
+script_test.run(stages_train_as_one_rank_does, zero_and_placements_give_the_same_bits, stages_commit_at_the_same_steps,
+                runs_resume_on_any_other_ranks, runs_of_stages_are_read_whole, a_killed_rank_loses_nothing, stages_that_cannot_be_are_refused, plans_of_stages_are_made)
