@@ -164,8 +164,9 @@ static sw_status set_split(struct sw_settings *settings, const struct split *spl
     return sw_settings_set_split(text, settings);
 }
 
-/* Refuses a split of other layers than the model's, and stages without any but the first and the last. */
-static sw_status check_split(const struct sw_settings *settings, const struct sw_model_config *config) {
+/* Refuses a split of other layers than the model's, and stages without any but the first and the last. Writes the split
+ * anew: stores are named by it, so that " 1,01" must not differ from "1,1". */
+static sw_status check_split(struct sw_settings *settings, const struct sw_model_config *config) {
     struct split split;
     int64_t layers = 0;
     if (!parse_split(settings->pipeline_split, &split) || split.stages != settings->pipeline)
@@ -178,9 +179,10 @@ static sw_status check_split(const struct sw_settings *settings, const struct sw
                            "embedding, and the last, which has the head, can do without",
                            settings->pipeline_split, s);
     }
-    return layers == config->layers ? SW_OK
-                                    : sw_fail(SW_ERR_ARG, "--pipeline-split %s has %lld layers, and the model has %lld",
-                                              settings->pipeline_split, (long long)layers, (long long)config->layers);
+    if (layers != config->layers)
+        return sw_fail(SW_ERR_ARG, "--pipeline-split %s has %lld layers, and the model has %lld",
+                       settings->pipeline_split, (long long)layers, (long long)config->layers);
+    return set_split(settings, &split);
 }
 
 /* Refuses fewer groups of micro-batches than stages, which would leave stages without work at all times. */
