@@ -428,13 +428,13 @@ static int64_t most_grains(const struct sw_units *units) {
     return most;
 }
 
-/* Places the state: as much of it in host memory as the budget allows, and the rest on the drive. Nothing else is
- * kept, and nothing goes to a device. */
-static sw_status make_plan(spillway *self) {
+/* Places the state: as much of it in host memory as the budget allows, and the rest, or all if `on_drive`, on the
+ * drive. Nothing else is kept, and nothing goes to a device. */
+static sw_status make_plan(spillway *self, bool on_drive) {
     struct sw_rise_order rises = sw_rises_usual;
     struct sw_plan_lack lack = {0};
     for (int rise = 0; rise < SW_RISES; rise++)
-        rises.share[rise] = rise == SW_RISE_OPTIMIZER_TO_HOST ? 1.0 : 0.0;
+        rises.share[rise] = rise == SW_RISE_OPTIMIZER_TO_HOST && !on_drive ? 1.0 : 0.0;
     const int64_t plan_bytes = sw_max_i64(0, self->host_bytes - sw_library_own_bytes(self));
     struct sw_unit_cost *cost = calloc((size_t)self->units->count, sizeof *cost);
     if (cost == NULL)
@@ -603,10 +603,24 @@ static sw_status prepare(spillway *self, bool found) {
     if (found)
         SW_TRY(sw_library_check_places(self));
     SW_TRY(make_room(self));
-    SW_TRY(make_plan(self));
+    SW_TRY(make_plan(self, false));
     SW_TRY(check_machine(self));
     SW_TRY(sw_library_cuda_start(self));
     return open_device(self);
+}
+
+/* Processes that have elements of their own commit alike: if the budget leaves the whole state of one on the drive,
+ * where each step is committed, that of all is there, though others have less of it. */
+static sw_status place_alike(spillway *self) {
+    int64_t on_drive = self->plan->commit_every_step;
+    if (self->comm == NULL || !self->options.sharded)
+        return SW_OK;
+    SW_TRY(sw_comm_max(self->comm, "placement", &on_drive, 1));
+    if (on_drive == 0 || self->plan->commit_every_step)
+        return sw_library_agree(self, SW_OK, "plan");
+    sw_plan_destroy(self->plan);
+    self->plan = NULL;
+    return sw_library_agree(self, make_plan(self, true), "plan");
 }
 
 /* Opens the store whose record is in the folder, or makes one. */
@@ -616,6 +630,7 @@ static sw_status open_found(spillway *self, struct store_record *record, bool *s
     SW_TRY(sw_library_check_found(self, record, found));
     SW_TRY(clear_remains(self, record, &found));
     SW_TRY(sw_library_agree(self, prepare(self, found && !record->converts), "plan"));
+    SW_TRY(place_alike(self));
     SW_TRY(sw_library_check_plans(self));
     *started = !found;
     return found ? resume(self, record) : start(self);

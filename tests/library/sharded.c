@@ -7,6 +7,8 @@
 
 enum { MOST_PROCESSES = 4, BLOCK = 256, WIDE_ELEMS = 8192, MESSAGE_CHARS = 512 };
 #define ON_HOST (INT64_C(256) << 20)
+/* Room for the rings, but not for a process's state of all tensors. */
+#define ON_DRIVE (INT64_C(7) << 20)
 
 /* How tensors are cut: as torch.chunk cuts rows of one element, in reverse order of the processes, all in process 0, or
  * at multiples of a block. WHOLE: each process has all of them. */
@@ -31,11 +33,12 @@ struct job {
     enum cut cut;
     int state;
     const char *store;
-    int64_t steps;      /* the last step that it runs */
-    int64_t fails_at;   /* the gather, counted from 0, that fails on all processes; -1: none */
-    bool without_place; /* whole_count is not told */
-    int64_t lacks;      /* elements that the last process's part of the last tensor lacks */
-    bool reordered;     /* tensors are registered in the opposite order */
+    int64_t memory_bytes; /* 0: enough for all */
+    int64_t steps;        /* the last step that it runs */
+    int64_t fails_at;     /* the gather, counted from 0, that fails on all processes; -1: none */
+    bool without_place;   /* whole_count is not told */
+    int64_t lacks;        /* elements that the last process's part of the last tensor lacks */
+    bool reordered;       /* tensors are registered in the opposite order */
     void *data[MOST_PROCESSES];
     pthread_barrier_t barrier;
     float *state_of[STATE_PARTS][TENSORS]; /* of whole tensors, from all processes */
@@ -61,7 +64,7 @@ static int tensor_at(const struct job *job, int i) {
 
 static int describe(struct process *self, spillway **out) {
     const struct job *job = self->job;
-    struct spillway_options options = library_options(job->store, ON_HOST);
+    struct spillway_options options = library_options(job->store, job->memory_bytes > 0 ? job->memory_bytes : ON_HOST);
     options.state = job->state;
     options.rank = job->ranks > 1 ? self->rank : 0;
     options.ranks = job->ranks;
@@ -382,6 +385,24 @@ static void expect_refusal(struct job *job, const char *words) {
     free_job(job);
 }
 
+/* The state of one process does not fit, and the others have little or none: all commit each step, as if alone. */
+static void uneven_parts_commit_alike(void **state) {
+    static const enum cut cuts[] = {FIRST_ONLY, EVEN, FIRST_ONLY};
+    char path[SUPPORT_PATH_CHARS];
+    struct job alone, job = {.ranks = 3, .store = library_store(state, path), .memory_bytes = ON_DRIVE, .fails_at = -1};
+    for (int i = 0; i < (int)(sizeof cuts / sizeof cuts[0]); i++) {
+        job.cut = cuts[i];
+        job.steps = i + 1;
+        run_job(&job);
+        expect_well(&job, i);
+        run_alone(&alone, state, i, i + 1);
+        expect_same(&job, &alone);
+        free_job(&job);
+        free_job(&alone);
+    }
+    remove_stores(state);
+}
+
 static void parts_are_checked(void **state) {
     char path[SUPPORT_PATH_CHARS];
     struct job job = {.ranks = 2, .cut = EVEN, .store = library_store(state, path), .steps = 1, .fails_at = -1};
@@ -424,9 +445,8 @@ static void parts_are_checked(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        IN_FOLDER(any_processes_go_on),
-        IN_FOLDER(a_failed_change_loses_nothing),
-        IN_FOLDER(narrow_state_keeps_its_bits),
+        IN_FOLDER(any_processes_go_on),         IN_FOLDER(a_failed_change_loses_nothing),
+        IN_FOLDER(narrow_state_keeps_its_bits), IN_FOLDER(uneven_parts_commit_alike),
         IN_FOLDER(parts_are_checked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
