@@ -62,7 +62,8 @@
  * Sharded tensors. With `sharded` each process has its own elements of each tensor, as ZeRO stage 3 and FSDP cut them,
  * and registers these: the same names in the same order, with counts of its own, which may be 0. It hands in the
  * gradient of its elements, keeps and updates their state, and gets their new weights. The norm is that of all
- * processes. A gradient that only some processes have is of zeros in the others.
+ * processes. A gradient that only some processes have is of zeros in the others. If the whole state of one process
+ * lives on the drive, that of all does.
  *
  * Other processes. Where each process's elements of a tensor are a run of it, and `whole_count` and `first` say which,
  * the store belongs to whole tensors: any number of processes may open it later, with other parts, or with whole
