@@ -143,6 +143,9 @@ class AdamW(torch.optim.Optimizer):
                 no more than a few gradients take memory, of the GPU for instance. The store adds up those of several backward
                 passes, in fp32, which takes 4 bytes of `host_memory` for each parameter.
         """
+        if hand_over and process_group is not None:
+            raise ValueError("hand_over and process_group: the processes average gradients after the backward pass has made them, "
+                             "and these would be handed over before: leave hand_over out")
         self._store: Store | None = None
         # The gradients of parameters that the step that runs has not been waited for.
         self._running: dict[torch.Tensor, torch.Tensor | None] = {}
@@ -162,9 +165,6 @@ class AdamW(torch.optim.Optimizer):
                     raise ValueError(f"missing={missing!r} is none of {', '.join(map(repr, MISSING))}")
                 if overlap is not None and not isinstance(overlap, torch.nn.Module):
                     raise TypeError(f"overlap is {overlap!r}: give the module whose parameters these are")
-                if hand_over and process_group is not None:
-                    raise ValueError("hand_over and process_group: the processes average gradients after the backward pass has "
-                                     "made them, and these would be handed over before: leave hand_over out")
                 groups, names = _named_groups(params)
                 super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
                 self._check_rates()
