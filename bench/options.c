@@ -39,6 +39,10 @@ static const struct sw_option options[] = {
      .initial = "1", .value = "N", .int_min = 1, .int_max = SW_SETTINGS_MOST_RANKS,
      .what = "cut layers for groups of N neighbouring ranks, and measure every stage also with partitioned activations; made is "
              "for 2 or 4"},
+    {.name = "--pipeline", .kind = SW_OPTION_INT, AT(settings.pipeline), .commands = SW_BENCH_ZERO, .group = WORKLOAD,
+     .initial = "1", .value = "N", .int_min = 1, .int_max = SW_MOST_STAGES,
+     .what = "give the layers to N stages of consecutive ranks, through which 2 N micro-batches pass; --tensor and ZeRO are "
+             "within each stage, without partitioned activations"},
     {.name = "--recompute", .kind = SW_OPTION_CHOICE, AT(settings.recompute), .commands = SW_BENCH_ZERO,
      .group = WORKLOAD, .initial = "auto", .choices = "auto|all|none",
      .what = "blocks that the backward pass computes again; auto: with --tensor all, else as many as memory requires"},
@@ -234,5 +238,5 @@ const struct sw_command_line sw_bench_zero_line = {
     LINE("zero", SW_BENCH_ZERO),
     .summary = "Counts what a rank holds and sends at each ZeRO stage, against the formulas. mpirun starts the ranks.",
     .more_help = sw_settings_help_presets,
-    .examples = {"mpirun -n 2 spillway bench zero", "mpirun -n 2 spillway bench zero --model model --precision fp32",
+    .examples = {"mpirun -n 2 spillway bench zero", "mpirun -n 4 spillway bench zero --pipeline 2",
                  "mpirun -n 2 spillway bench zero --tensor 2 --model gpt2-tiny --json"}};

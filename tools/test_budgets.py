@@ -6,7 +6,7 @@ USUAL_S = 5
 BUDGETS = {
     "bench/papers": 45, "core/ranks": 20, "e2e/allocations": 10, "e2e/cli_adapters": 12, "e2e/cli_bad_stores": 10,
     "e2e/cli_base": 15, "e2e/cli_base_format": 15, "e2e/cli_bench": 6, "e2e/cli_bench_io": 15,
-    "e2e/cli_bench_step": 15, "e2e/cli_bench_zero": 15, "e2e/cli_bench_zero_tensor": 25, "e2e/cli_budgets": 10,
+    "e2e/cli_bench_step": 15, "e2e/cli_bench_zero": 15, "e2e/cli_bench_zero_tensor": 25, "e2e/cli_bench_zero_pipeline": 25, "e2e/cli_budgets": 10,
     "e2e/cli_cuda": 35, "e2e/cli_devices": 10, "e2e/cli_doctor": 10, "e2e/cli_dpo": 15, "e2e/cli_early_stop": 15,
     "e2e/cli_families": 12, "e2e/cli_file_systems": 15, "e2e/cli_fp8": 15, "e2e/cli_freeze": 15,
     "e2e/cli_generate": 10, "e2e/cli_gptoss": 7, "e2e/cli_gpu_trust": 20, "e2e/cli_in_place": 10,

@@ -1,5 +1,6 @@
 /* `spillway bench zero`: a model trained at each stage of ZeRO, on several nodes also with ZeRO++, in tensor groups
- * with and without partitioned activations, and what a rank holds and sends meanwhile. Run by mpirun. */
+ * with and without partitioned activations, and in the stages of a pipeline; and what a rank holds and sends meanwhile.
+ * Run by mpirun. */
 #include "bench/options.h"
 #include "bench/report.h"
 #include "bench/step/step.h"
@@ -8,6 +9,7 @@
 #include "core/size.h"
 #include "core/status.h"
 #include "job/job.h"
+#include "job/settings/pipeline.h"
 #include "offload/plan/plan.h"
 #include "run/trainer.h"
 
@@ -36,9 +38,10 @@ typedef enum {
     SW_ZERO_HELD,      /* all three */
     SW_ZERO_HELD_ACTS, /* inputs of blocks that are kept for the backward pass */
     SW_ZERO_SENT,      /* a step */
-    /* In tensor groups; else -1: */
-    SW_ZERO_SENT_TENSOR, /* of what is sent, to ranks of the same tensor group */
-    SW_ZERO_SENT_DATA,   /* of what is sent, to ranks of other groups */
+    /* In tensor groups, or in a pipeline; else -1: */
+    SW_ZERO_SENT_TENSOR, /* of what is sent, to ranks of the same tensor group; -1 without groups */
+    SW_ZERO_SENT_DATA,   /* of what is sent, to ranks of other groups in the same pipeline stage */
+    SW_ZERO_SENT_STAGES, /* of what is sent, to ranks of other pipeline stages; -1 without a pipeline */
     /* Where there are several nodes, of as many ranks each; else -1: */
     SW_ZERO_INSIDE,         /* of what is sent, to ranks of the same node */
     SW_ZERO_BETWEEN,        /* of what is sent, to ranks of other nodes */
@@ -53,15 +56,28 @@ struct sw_zero_buffer {
     int64_t bytes;
 };
 
+/* A pipeline stage of the job, or all of it. */
+struct sw_zero_part {
+    double parameters; /* of the layers that it computes, and of a copy of a tied table */
+    double layers;     /* blocks */
+    double ends;       /* of the embedding and the head, how many it has */
+    double borders;    /* neighbouring stages: 0 to 2 */
+    double in_flight;  /* micro-batches whose inputs it keeps at once */
+    double table;      /* parameters of the unit of a tied table, which it adds up with another stage; else 0 */
+};
+
 /* The job that the formulas are about. */
 struct sw_zero_job {
-    double parameters;     /* of the whole model */
-    double layers, hidden; /* blocks of the model, and elements of a token's hidden state */
-    double tokens;         /* that a rank computes in a step */
-    double type_bytes;     /* bytes of an element in the compute type */
-    double tensor_ranks;   /* ranks of a tensor group; 1: each rank has whole layers */
-    double data_ranks;     /* ranks that share the state of one part of the layers */
-    bool recomputes;       /* with tensor groups: blocks are computed again in the backward pass */
+    double parameters;    /* of the whole model */
+    double hidden;        /* elements of a token's hidden state */
+    double tokens;        /* of a micro-batch */
+    double micro_batches; /* that a rank computes in a step */
+    double type_bytes;    /* bytes of an element in the compute type */
+    double tensor_ranks;  /* ranks of a tensor group; 1: each rank has whole layers */
+    double data_ranks;    /* ranks that share the state of one part of the layers */
+    int stages;           /* of a pipeline; 1: each rank computes all layers */
+    struct sw_zero_part part[SW_MOST_STAGES];
+    bool recomputes; /* with tensor groups: blocks are computed again in the backward pass */
 };
 
 struct sw_zero_stage {
@@ -100,17 +116,18 @@ struct sw_zero_report {
  *
  * The formulas know the model's shapes and the numbers of ranks, and nothing of grains, alignment or buffers. P are the
  * parameters of the whole model, w the bytes of an element in the compute type, N the ranks of a tensor group, D the
- * ranks that share the state of one part; N D are the ranks of the job. A rank holds, in bytes:
+ * ranks that share the state of one part; N D are the ranks of the job, or of a pipeline stage. A rank holds, in bytes:
  *   weights      w P / N, at stage 3 over D
  *   gradients    w P / N, at stages 2 and 3 over D
  *   optimizer    12 P / N, at stages 1 to 3 over D
  *   activations  C M, with partitioned activations (Pa) over N
- * M = w t h are the bytes of the hidden state of the t tokens that a rank computes in a step, L the blocks, and C the
- * inputs that are kept: L, and 2 L in tensor groups, where attention and MLP are units of their own.
+ * M = w t h are the bytes of the hidden state of the t tokens of a micro-batch, of which a rank computes m in a step,
+ * one without a pipeline. L are the blocks, and C the inputs that are kept: L, and 2 L in tensor groups, where
+ * attention and MLP are units of their own.
  *
  * A rank sends in a step, in bytes:
  *   data ranks    (D-1)/D w P / N, times 2, at stage 3 times 3 (section 7)
- *   tensor group  (N-1)/N M (2 A + G)
+ *   tensor group  (N-1)/N m M (2 A + G)
  * An all-reduce moves twice its message and an all-gather moves it once (section 8). A are the all-reduces: two in each
  * block's forward pass and two in its backward pass (Shoeybi et al., arXiv 1909.08053, section 3), one of the
  * embedding's output and one of the gradient at the head's input. G are the all-gathers of Pa: one for each kept input
@@ -118,7 +135,14 @@ struct sw_zero_report {
  *
  * Section 8 counts 12 M for a block, and 13 M with Pa: it keeps one input for each block, so that two all-reduces more
  * belong to the recomputation. Here a half block is computed again from its own kept input, which needs no other rank:
- * 8 M, and 10 M with Pa, for twice the kept inputs. */
+ * 8 M, and 10 M with Pa, for twice the kept inputs.
+ *
+ * In a pipeline (Narayanan et al., arXiv 2104.04473, section 2.2) P and L are those of one stage. Stage s of p keeps C
+ * M of min(m, p - s) micro-batches, which is the bound of 1F1B. Its ranks send m M to each neighbouring stage: outputs
+ * forward, or the gradients at them back, so that 2 m M cross each border. If the table is tied, the first and the last
+ * stage each have it, and send each other 4 bytes for each of its elements, over N. Data ranks reduce each
+ * micro-batch's gradients by themselves at stages 2 and 3, and gather its weights twice at stage 3: data ranks (D-1)/D
+ * w P / N, times 2, at stage 2 times m + 1, at stage 3 times 3 m Every figure is the largest that a stage has. */
 
 /* The optimizer state of a parameter: fp32 master and two moments. */
 enum { OPTIMIZER_BYTES = 12 };
@@ -180,7 +204,12 @@ static double quantized(const struct sw_plan *plan, sw_quant quant) {
     return quant == SW_QUANT_NONE ? 1.0 : (double)sw_quant_grain_bytes(quant) / typed;
 }
 
-/* Splits what is sent into what stays in the node and what leaves it, where there are no tensor groups. In a reduction
+/* Tells whether ranks have parts of layers, or some of the layers. */
+static bool is_in_parts(const struct sw_plan *plan) {
+    return sw_plan_tensor_ranks(plan) > 1 || sw_plan_stages(plan) > 1;
+}
+
+/* Splits what is sent into what stays in the node and what leaves it, where each rank has all layers. In a reduction
  * of W bytes among n ranks, L of them in a node, a rank gives W/n to each other rank: (n-L)/n W to other nodes. In a
  * gather it gives W/n to one rank of each of the n/L-1 other nodes, and W/L to each of the L-1 others in its own. With
  * secondary shards the gather of the backward pass is of W/L to each of these. A reduction in two levels gives them
@@ -195,7 +224,7 @@ static void find_nodes_formulas(const struct sw_plan *plan, double typed_bytes, 
     const double node_share = (node - 1.0) / node, nodes_share = (ranks / node - 1.0) / ranks;
     double *formula = out->formula_bytes;
     formula[SW_ZERO_INSIDE] = formula[SW_ZERO_BETWEEN] = formula[SW_ZERO_HELD_SECONDARY] = NAN;
-    if (node == 0.0 || node >= ranks || sw_plan_tensor_ranks(plan) > 1)
+    if (node == 0.0 || node >= ranks || is_in_parts(plan))
         return;
     formula[SW_ZERO_BETWEEN] = gathered_bytes * nodes_share;
     formula[SW_ZERO_INSIDE] = gathered_bytes * node_share;
@@ -208,8 +237,8 @@ static void find_nodes_formulas(const struct sw_plan *plan, double typed_bytes, 
     formula[SW_ZERO_SENT] = formula[SW_ZERO_INSIDE] + formula[SW_ZERO_BETWEEN];
 }
 
-/* The all-reduces of a tensor group within a block, and outside of blocks. */
-enum { BLOCK_SUMS = 4, OTHER_SUMS = 2 };
+/* The all-reduces of a tensor group within a block; embedding and head have one each. */
+enum { BLOCK_SUMS = 4 };
 /* The paper's account of a block: hidden states moved without and with partitioned activations. */
 enum { PAPER_BLOCK = 12, PAPER_BLOCK_PARTITIONED = 13 };
 
@@ -222,48 +251,72 @@ static double hidden_bytes(const struct sw_zero_job *job) {
     return job->type_bytes * job->tokens * job->hidden;
 }
 
-/* Returns the bytes that a rank sends within its tensor group. */
-static double tensor_bytes(const struct sw_zero_job *job, bool partitioned) {
-    const double sums = BLOCK_SUMS * job->layers + OTHER_SUMS;
-    const double gathers = partitioned && job->recomputes ? block_inputs(job) * job->layers : 0.0;
-    return (1.0 - 1.0 / job->tensor_ranks) * hidden_bytes(job) * (2.0 * sums + gathers);
+/* Returns the bytes that a rank of a part sends within its tensor group. */
+static double tensor_bytes(const struct sw_zero_job *job, const struct sw_zero_part *part, bool partitioned) {
+    const double sums = BLOCK_SUMS * part->layers + part->ends;
+    const double gathers = partitioned && job->recomputes ? block_inputs(job) * part->layers : 0.0;
+    return (1.0 - 1.0 / job->tensor_ranks) * job->micro_batches * hidden_bytes(job) * (2.0 * sums + gathers);
 }
 
-static void find_tensor_formulas(const struct sw_zero_job *job, struct sw_zero_stage *out) {
+/* The paper's account is of jobs without a pipeline. */
+static void find_paper_formulas(const struct sw_zero_job *job, struct sw_zero_stage *out) {
     const double paper_block = out->partitioned ? PAPER_BLOCK_PARTITIONED : PAPER_BLOCK;
-    double *formula = out->formula_bytes;
+    const struct sw_zero_part *all = &job->part[0];
     out->paper_acts_bytes = out->paper_tensor_bytes = NAN;
     out->formula_added_share = out->paper_added_share = NAN;
-    formula[SW_ZERO_SENT_TENSOR] = formula[SW_ZERO_SENT_DATA] = NAN;
-    if (job->tensor_ranks == 1.0)
+    if (job->tensor_ranks == 1.0 || job->stages > 1)
         return;
-    formula[SW_ZERO_SENT_DATA] = formula[SW_ZERO_SENT];
-    formula[SW_ZERO_SENT_TENSOR] = tensor_bytes(job, out->partitioned);
-    formula[SW_ZERO_SENT] += formula[SW_ZERO_SENT_TENSOR];
-    out->paper_acts_bytes = formula[SW_ZERO_HELD_ACTS] / block_inputs(job);
-    out->paper_tensor_bytes = (1.0 - 1.0 / job->tensor_ranks) * hidden_bytes(job) * paper_block * job->layers;
+    out->paper_acts_bytes = out->formula_bytes[SW_ZERO_HELD_ACTS] / block_inputs(job);
+    out->paper_tensor_bytes = (1.0 - 1.0 / job->tensor_ranks) * hidden_bytes(job) * paper_block * all->layers;
     if (!out->partitioned)
         return;
-    out->formula_added_share = tensor_bytes(job, true) / tensor_bytes(job, false) - 1.0;
+    out->formula_added_share = tensor_bytes(job, all, true) / tensor_bytes(job, all, false) - 1.0;
     out->paper_added_share = (double)PAPER_BLOCK_PARTITIONED / PAPER_BLOCK - 1.0;
 }
 
-/* Computes the formulas for a row whose stage is set. Of the plan only the ranks of each node count. */
-static void zero_find_formulas(const struct sw_zero_job *job, const struct sw_plan *plan, struct sw_zero_stage *out) {
-    const int zero = out->stage;
-    const double ranks = job->data_ranks, parameters = job->parameters / job->tensor_ranks;
+/* Returns how often a step reduces gradients and gathers weights. */
+static double exchanges_of(const struct sw_zero_job *job, int zero) {
+    const double reduces = zero >= SW_ZERO_GRADS ? job->micro_batches : 1.0;
+    return reduces + (zero >= SW_ZERO_WEIGHTS ? 2.0 * job->micro_batches : 1.0);
+}
+
+/* Computes the formulas of a rank of one part. */
+static void find_part_formulas(const struct sw_zero_job *job, const struct sw_zero_part *part,
+                               const struct sw_zero_stage *row, double formula[SW_ZERO_FIGURES]) {
+    const int zero = row->stage;
+    const double ranks = job->data_ranks, parameters = part->parameters / job->tensor_ranks;
     const double typed_bytes = parameters * job->type_bytes;
-    double *formula = out->formula_bytes;
     formula[SW_ZERO_HELD_WEIGHTS] = zero >= SW_ZERO_WEIGHTS ? typed_bytes / ranks : typed_bytes;
     formula[SW_ZERO_HELD_GRADS] = zero >= SW_ZERO_GRADS ? typed_bytes / ranks : typed_bytes;
     formula[SW_ZERO_HELD_OPTIMIZER] = parameters * OPTIMIZER_BYTES / (zero >= SW_ZERO_OPTIMIZER ? ranks : 1.0);
     formula[SW_ZERO_HELD] =
         formula[SW_ZERO_HELD_WEIGHTS] + formula[SW_ZERO_HELD_GRADS] + formula[SW_ZERO_HELD_OPTIMIZER];
-    formula[SW_ZERO_HELD_ACTS] =
-        block_inputs(job) * job->layers * hidden_bytes(job) / (out->partitioned ? job->tensor_ranks : 1.0);
-    formula[SW_ZERO_SENT] = (zero >= SW_ZERO_WEIGHTS ? 3.0 : 2.0) * typed_bytes * (ranks - 1.0) / ranks;
-    find_tensor_formulas(job, out);
-    find_nodes_formulas(plan, typed_bytes, out);
+    formula[SW_ZERO_HELD_ACTS] = part->in_flight * block_inputs(job) * part->layers * hidden_bytes(job) /
+                                 (row->partitioned ? job->tensor_ranks : 1.0);
+    formula[SW_ZERO_SENT_DATA] = exchanges_of(job, zero) * typed_bytes * (ranks - 1.0) / ranks;
+    formula[SW_ZERO_SENT_TENSOR] = tensor_bytes(job, part, row->partitioned);
+    formula[SW_ZERO_SENT_STAGES] = part->borders * job->micro_batches * hidden_bytes(job) +
+                                   part->table / job->tensor_ranks * (double)sizeof(float);
+    formula[SW_ZERO_SENT] = formula[SW_ZERO_SENT_DATA] + formula[SW_ZERO_SENT_TENSOR] + formula[SW_ZERO_SENT_STAGES];
+}
+
+/* Computes the formulas for a row whose stage is set. Of the plan only the ranks of each node count. */
+static void zero_find_formulas(const struct sw_zero_job *job, const struct sw_plan *plan, struct sw_zero_stage *out) {
+    double *formula = out->formula_bytes;
+    for (int s = 0; s < job->stages; s++) {
+        double part[SW_ZERO_FIGURES] = {0};
+        find_part_formulas(job, &job->part[s], out, part);
+        for (int f = 0; f < SW_ZERO_FIGURES; f++)
+            formula[f] = fmax(formula[f], part[f]);
+    }
+    if (!is_in_parts(plan))
+        formula[SW_ZERO_SENT_DATA] = NAN;
+    if (job->tensor_ranks == 1.0)
+        formula[SW_ZERO_SENT_TENSOR] = NAN;
+    if (job->stages == 1)
+        formula[SW_ZERO_SENT_STAGES] = NAN;
+    find_paper_formulas(job, out);
+    find_nodes_formulas(plan, job->parameters * job->type_bytes, out);
 }
 
 /* Compares what the rank that has the most of each figure has with the formulas; `whole` is the row of the same stage
@@ -309,6 +362,7 @@ static const struct sw_bench_field fields[] = {
     SOME_FIGURE("tensor_sent", "tensor", SW_ZERO_SENT_TENSOR),
     PAPER_FIELD("tensor_sent.paper_bytes", paper_tensor_bytes),
     SOME_FIGURE("data_sent", "data", SW_ZERO_SENT_DATA),
+    SOME_FIGURE("pipeline_sent", "pipeline", SW_ZERO_SENT_STAGES),
     SHARE_FIELD("partition.added_share", "Pa adds %", added_share),
     SHARE_FIELD("partition.formula_share", "formula", formula_added_share),
     SHARE_FIELD("partition.paper_share", "paper", paper_added_share),
@@ -339,7 +393,12 @@ static void zero_print(const struct sw_zero_report *report) {
            report->model, report->job.parameters * 1e-6, sw_dtype_name(report->type), identity->ranks, nodes,
            nodes == identity->nodes ? "machine" : "node", nodes == 1 ? "" : "s", sw_comm_transport_name(report->comm),
            report->device);
-    if (report->job.tensor_ranks > 1.0)
+    if (report->job.stages > 1)
+        printf("pipeline of %d stages, %.0f micro-batches, %.0f data ranks, tensor groups of %.0f:\n"
+               "each figure is of the stage that has the most; tensor, data, pipeline: what is\n"
+               "sent within a tensor group, to the stage's other groups, and to other stages\n",
+               report->job.stages, report->job.micro_batches, report->job.data_ranks, report->job.tensor_ranks);
+    else if (report->job.tensor_ranks > 1.0)
         printf("tensor groups of %.0f ranks: %.0f\n"
                "tensor, data: what is sent within a group and to other groups; Pa: each rank\n"
                "keeps only its rows of inputs; paper: its account of one kept input a block\n",
@@ -379,18 +438,21 @@ static sw_status zero_print_json(const struct sw_zero_report *report) {
         json_array_append_new(row < SW_ZERO_STAGES ? stages : more, row_json(report, row));
     }
     return sw_command_print_json(
-        json_pack("{s:s, s:s, s:s, s:s, s:I, s:i, s:i, s:i, s:s, s:o, s:o, s:o}", "bench", "zero", "device",
+        json_pack("{s:s, s:s, s:s, s:s, s:I, s:i, s:i, s:i, s:i, s:s, s:o, s:o, s:o}", "bench", "zero", "device",
                   report->device, "model", report->model, "precision", sw_dtype_name(report->type), "parameters",
                   (json_int_t)report->job.parameters, "ranks", identity->ranks, "tensor", (int)report->job.tensor_ranks,
-                  "nodes", sw_comm_nodes(report->comm)->nodes, "transport", sw_comm_transport_name(report->comm),
-                  "stages", stages, "plus", plus, "partitioned", partitioned));
+                  "pipeline", report->job.stages, "nodes", sw_comm_nodes(report->comm)->nodes, "transport",
+                  sw_comm_transport_name(report->comm), "stages", stages, "plus", plus, "partitioned", partitioned));
 }
 
-/* One step of one micro-batch is enough: the bytes held and sent do not depend on how much is computed. */
+/* One step of one micro-batch is enough: the bytes held and sent do not depend on how much is computed. A pipeline
+ * needs one for each stage, and has twice as many, so that stages keep the inputs of fewer than there are. */
 enum { STEPS = 1, SEQ = 16 };
 /* Tensor groups exchange the hidden state of every token. The sums of what every rank has of norms, 16 bytes a block
  * and element of the hidden state, are one part in TENSOR_SEQ of that. */
 enum { TENSOR_SEQ = 128 };
+/* Stages exchange hidden states too, and the square sums and losses of a step. */
+enum { PIPELINE_SEQ = 256, STAGE_MICRO_BATCHES = 2 };
 /* On several nodes there are so many times the blocks: of what ranks send within a node with ZeRO++, the units that are
  * gathered once are a larger part. */
 enum { NODES_LAYERS_TIMES = 3 };
@@ -406,7 +468,6 @@ static const struct sw_model_config made = {
     .kv_heads = 2,
     .head_dim = 64,
     .ffn = 508,
-    .max_positions = SEQ,
     .norm_epsilon = 1e-5,
     .init_std = 0.02,
     .activation = SW_SILU,
@@ -429,7 +490,6 @@ static void widen_for_groups(struct sw_model_config *config, int64_t tensor_rank
     config->kv_heads = 4;
     config->head_dim = 120;
     config->ffn = 2112;
-    config->max_positions = TENSOR_SEQ;
 }
 
 struct zero_bench {
@@ -449,12 +509,20 @@ static bool is_made(const struct zero_bench *b) {
     return strcmp(b->given->settings.model, SW_BENCH_MADE_MODEL) == 0;
 }
 
+/* Returns the tokens of a sequence. */
+static int64_t seq_of(const struct zero_bench *b) {
+    if (has_groups(b))
+        return TENSOR_SEQ;
+    return sw_settings_stages(&b->settings) > 1 ? PIPELINE_SEQ : SEQ;
+}
+
 static sw_status choose_model(struct zero_bench *b) {
     b->config = made;
     if (!is_made(b))
         return sw_config_load(b->given->settings.model, &b->config);
     if (has_groups(b))
         widen_for_groups(&b->config, sw_settings_tensor_ranks(&b->settings));
+    b->config.max_positions = seq_of(b);
     return SW_OK;
 }
 
@@ -477,17 +545,23 @@ static sw_status choose_settings(struct zero_bench *b) {
     settings->ranks_per_node = b->given->settings.ranks_per_node;
     settings->ring_chunks = SW_RING_CHUNKS; /* or rings take what memory has left */
     settings->tensor = b->given->settings.tensor;
+    settings->pipeline = b->given->settings.pipeline;
+    SW_TRY(sw_settings_set_split("auto", settings));
     SW_TRY(choose_model(b));
     settings->recompute = recompute_of(b);
-    settings->seq = has_groups(b) ? sw_min_i64(TENSOR_SEQ, b->config.max_positions) : SEQ;
+    settings->seq = sw_min_i64(seq_of(b), b->config.max_positions);
     settings->micro_batch = 1;
-    settings->batch_tokens = settings->seq * (sw_ranks_count(b->ranks) / sw_settings_tensor_ranks(settings));
+    const int64_t stages = sw_settings_stages(settings), micro_batches = stages > 1 ? STAGE_MICRO_BATCHES * stages : 1;
+    const int64_t data_ranks = sw_ranks_count(b->ranks) / sw_settings_tensor_ranks(settings) / stages;
+    settings->batch_tokens = settings->seq * micro_batches * sw_max_i64(1, data_ranks);
     return SW_OK;
 }
 
-/* Returns the rows that this job can run: those of ZeRO++ need whole layers, and several even nodes of several ranks.
- */
+/* Returns the rows that this job can run. Those of ZeRO++ need whole layers, all on one rank, and several even nodes of
+ * several ranks; partitioned activations do not work with a pipeline. */
 static int rows_of(const struct zero_bench *b) {
+    if (sw_settings_stages(&b->settings) > 1)
+        return SW_ZERO_STAGES;
     if (has_groups(b))
         return SW_ZERO_TENSOR_ROWS;
     const struct sw_comm_nodes *nodes = sw_comm_nodes(b->ranks->comm);
@@ -502,30 +576,34 @@ static void choose_rows(struct zero_bench *b) {
         b->config.layers *= NODES_LAYERS_TIMES;
 }
 
-/* The communicator's counters: all that this rank has sent, and what of it went to other nodes and within its group. */
+/* The communicator's counters: all that this rank has sent, and what of it went to other nodes, within its tensor group
+ * and to other pipeline stages. */
 struct sent {
-    int64_t bytes, between_bytes, tensor_bytes;
+    int64_t bytes, between_bytes, tensor_bytes, stages_bytes;
 };
 
 static struct sent sent_so_far(const struct zero_bench *b) {
     const struct sw_comm *comm = b->ranks->comm;
-    return (struct sent){sw_comm_sent_bytes(comm), sw_comm_sent_between_bytes(comm), sw_comm_sent_tensor_bytes(comm)};
+    return (struct sent){sw_comm_sent_bytes(comm), sw_comm_sent_between_bytes(comm), sw_comm_sent_tensor_bytes(comm),
+                         sw_comm_sent_stages_bytes(comm)};
 }
 
 static struct sent sent_since(const struct zero_bench *b, struct sent before) {
     const struct sent now = sent_so_far(b);
     return (struct sent){now.bytes - before.bytes, now.between_bytes - before.between_bytes,
-                         now.tensor_bytes - before.tensor_bytes};
+                         now.tensor_bytes - before.tensor_bytes, now.stages_bytes - before.stages_bytes};
 }
 
 /* Notes what the communicator has counted in so many steps. */
 static void note_sent(struct sw_zero_stage *out, const struct sw_plan *plan, struct sent sent, int64_t steps) {
     const int node_ranks = plan->spec.node_ranks;
-    const bool groups = sw_plan_tensor_ranks(plan) > 1;
-    const bool nodes = node_ranks > 0 && node_ranks < plan->spec.ranks && !groups;
+    const bool groups = sw_plan_tensor_ranks(plan) > 1, stages = sw_plan_stages(plan) > 1;
+    const bool nodes = node_ranks > 0 && node_ranks < plan->spec.ranks && !is_in_parts(plan);
+    const int64_t tensor_bytes = groups ? sent.tensor_bytes : 0;
     out->bytes[SW_ZERO_SENT] = sent.bytes / steps;
-    out->bytes[SW_ZERO_SENT_TENSOR] = groups ? sent.tensor_bytes / steps : -1;
-    out->bytes[SW_ZERO_SENT_DATA] = groups ? (sent.bytes - sent.tensor_bytes) / steps : -1;
+    out->bytes[SW_ZERO_SENT_TENSOR] = groups ? tensor_bytes / steps : -1;
+    out->bytes[SW_ZERO_SENT_DATA] = is_in_parts(plan) ? (sent.bytes - tensor_bytes - sent.stages_bytes) / steps : -1;
+    out->bytes[SW_ZERO_SENT_STAGES] = stages ? sent.stages_bytes / steps : -1;
     out->bytes[SW_ZERO_BETWEEN] = nodes ? sent.between_bytes / steps : -1;
     out->bytes[SW_ZERO_INSIDE] = nodes ? (sent.bytes - sent.between_bytes) / steps : -1;
     out->planned_between_bytes = nodes ? sw_plan_sent_bytes(plan).between_bytes : -1;
@@ -630,7 +708,7 @@ static sw_status measure_row(struct zero_bench *b, int number) {
     struct sw_job job;
     stage->stage = row->zero;
     stage->name = row->name;
-    stage->partitioned = has_groups(b) && row->partition == SW_PARTITION_YES;
+    stage->partitioned = b->report.rows == SW_ZERO_TENSOR_ROWS && row->partition == SW_PARTITION_YES;
     sw_status status = sw_ranks_agree_on_error(b->ranks, plan_row(b, row, &job));
     if (status == SW_OK) {
         zero_count_held(job.plan, stage);
@@ -642,17 +720,40 @@ static sw_status measure_row(struct zero_bench *b, int number) {
     return take_most(b, stage);
 }
 
+/* Describes stage s of the job's pipeline, or the whole job. */
+static struct sw_zero_part part_of(const struct zero_bench *b, int s) {
+    const struct sw_settings *settings = &b->settings;
+    const struct sw_units *units = sw_model_get_units(b->job.model);
+    const struct sw_plan_pipeline pipeline = sw_settings_pipeline(settings, units->count);
+    const int64_t stages = sw_settings_stages(settings), micro_batches = sw_settings_micro_batches(settings);
+    const bool first = s == 0, last = s + 1 == stages, copies = units->tied && stages > 1;
+    const int64_t table = copies ? sw_settings_parameters_of(settings, units, 0, 1) : 0;
+    const int64_t parameters =
+        stages == 1 ? sw_settings_parameters(settings, units)
+                    : sw_settings_parameters_of(settings, units, pipeline.bound[s], pipeline.bound[s + 1]);
+    return (struct sw_zero_part){.parameters = (double)(parameters + (last ? table : 0)),
+                                 .layers =
+                                     (double)(stages == 1 ? b->config.layers : sw_settings_layers_of(settings, s)),
+                                 .ends = (double)first + (double)last,
+                                 .borders = (double)!first + (double)!last,
+                                 .in_flight = (double)sw_min_i64(micro_batches, stages - s),
+                                 .table = first || last ? (double)table : 0.0};
+}
+
 static struct sw_zero_job job_of(const struct zero_bench *b) {
     const struct sw_settings *settings = &b->settings;
-    return (struct sw_zero_job){.parameters =
-                                    (double)sw_settings_parameters(settings, sw_model_get_units(b->job.model)),
-                                .layers = (double)b->config.layers,
-                                .hidden = (double)b->config.hidden,
-                                .tokens = (double)(settings->micro_batch * settings->seq),
-                                .type_bytes = (double)sw_dtype_bytes(sw_settings_type(settings)),
-                                .tensor_ranks = (double)sw_settings_tensor_ranks(settings),
-                                .data_ranks = (double)sw_settings_data_ranks(settings),
-                                .recomputes = settings->recompute == SW_OPTION_RECOMPUTE_ALL};
+    struct sw_zero_job job = {.parameters = (double)sw_settings_parameters(settings, sw_model_get_units(b->job.model)),
+                              .hidden = (double)b->config.hidden,
+                              .tokens = (double)(settings->micro_batch * settings->seq),
+                              .micro_batches = (double)sw_settings_micro_batches(settings),
+                              .type_bytes = (double)sw_dtype_bytes(sw_settings_type(settings)),
+                              .tensor_ranks = (double)sw_settings_tensor_ranks(settings),
+                              .data_ranks = (double)sw_settings_data_ranks(settings),
+                              .stages = (int)sw_settings_stages(settings),
+                              .recomputes = settings->recompute == SW_OPTION_RECOMPUTE_ALL};
+    for (int s = 0; s < job.stages; s++)
+        job.part[s] = part_of(b, s);
+    return job;
 }
 
 static sw_status run(struct zero_bench *b) {

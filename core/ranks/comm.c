@@ -301,6 +301,12 @@ static sw_status comm_new_request(struct sw_comm *comm, const char *what, int64_
     return SW_OK;
 }
 
+/* Tells whether a rank is in another pipeline stage. There is one stage until sw_comm_set_stages. */
+static bool is_in_other_stage(const struct sw_comm *comm, int rank) {
+    const int stages = comm->stages > 1 ? comm->stages : 1, stage_ranks = comm->identity.ranks / stages;
+    return rank / stage_ranks != comm->identity.rank / stage_ranks;
+}
+
 static void count_sent(struct sw_comm *comm, const struct sw_comm_message *message) {
     const struct sw_comm_members *group = &comm->scope[SW_SCOPE_TENSOR];
     const int first = group->rank_of[0];
@@ -309,6 +315,7 @@ static void count_sent(struct sw_comm *comm, const struct sw_comm_message *messa
     comm->sent_bytes += message->bytes;
     comm->sent_between_bytes += comm->node_of[message->peer] == comm->nodes.node ? 0 : message->bytes;
     comm->sent_tensor_bytes += message->peer >= first && message->peer < first + group->ranks ? message->bytes : 0;
+    comm->sent_stages_bytes += is_in_other_stage(comm, message->peer) ? message->bytes : 0;
 }
 
 static void comm_fill_round(struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number,
@@ -564,6 +571,10 @@ int64_t sw_comm_sent_between_bytes(const struct sw_comm *comm) {
 
 int64_t sw_comm_sent_tensor_bytes(const struct sw_comm *comm) {
     return comm->sent_tensor_bytes;
+}
+
+int64_t sw_comm_sent_stages_bytes(const struct sw_comm *comm) {
+    return comm->sent_stages_bytes;
 }
 
 void sw_comm_set_timeout(struct sw_comm *comm, int64_t timeout_ns) {

@@ -85,6 +85,8 @@ int64_t sw_comm_sent_bytes(const struct sw_comm *comm);
 int64_t sw_comm_sent_between_bytes(const struct sw_comm *comm);
 /* Returns how many of these bytes went to ranks of this rank's tensor group. */
 int64_t sw_comm_sent_tensor_bytes(const struct sw_comm *comm);
+/* Returns how many of these bytes went to ranks of other pipeline stages. */
+int64_t sw_comm_sent_stages_bytes(const struct sw_comm *comm);
 
 /* How ranks are distributed over nodes. A node is a machine (sw_comm_identity), unless sw_comm_set_node_ranks says
  * otherwise. */

@@ -137,7 +137,7 @@ struct sw_comm {
     char *staging;
     int64_t staging_bytes;
     int64_t *records; /* host reductions: SW_COMM_VALUES per rank */
-    int64_t sent_bytes, sent_between_bytes, sent_tensor_bytes;
+    int64_t sent_bytes, sent_between_bytes, sent_tensor_bytes, sent_stages_bytes;
     int *machine_of, *node_of; /* each rank's machine and node */
     struct sw_comm_nodes nodes;
     struct sw_comm_members scope[SW_SCOPES];

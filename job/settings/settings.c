@@ -276,17 +276,23 @@ static int64_t tensors_like(const struct sw_settings *settings, const struct sw_
 }
 
 /* The tiles of a rank's part of a tensor are in consecutive units. The tensor counts once. */
-int64_t sw_settings_parameters(const struct sw_settings *settings, const struct sw_units *units) {
+int64_t sw_settings_parameters_of(const struct sw_settings *settings, const struct sw_units *units, int64_t first,
+                                  int64_t end) {
+    const bool whole = sw_settings_part_ranks(settings) == 1;
     int64_t parameters = 0;
-    if (sw_settings_part_ranks(settings) == 1)
-        return sw_units_parameters(units);
-    for (int64_t u = 0; u < units->count; u++)
+    for (int64_t u = first; u < end; u++)
         for (int64_t t = 0; t < units->unit[u].tensor_count; t++) {
             const struct sw_tensor *tensor = &units->unit[u].tensor[t];
-            if (u == 0 || sw_unit_find(&units->unit[u - 1], tensor->name) == NULL)
+            if (whole)
+                parameters += tensor->elems;
+            else if (u == first || sw_unit_find(&units->unit[u - 1], tensor->name) == NULL)
                 parameters += sw_tensor_whole_elems(tensor) * tensors_like(settings, &units->unit[u], tensor);
         }
     return parameters;
+}
+
+int64_t sw_settings_parameters(const struct sw_settings *settings, const struct sw_units *units) {
+    return sw_settings_parameters_of(settings, units, 0, units->count);
 }
 
 /* Parses --order into the number of micro-batches that pass through a unit before the next unit is fetched. */

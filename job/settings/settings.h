@@ -210,6 +210,9 @@ sw_status sw_settings_check_tensor_ranks(const struct sw_settings *settings);
 sw_status sw_settings_group_ranks(const struct sw_settings *settings, struct sw_ranks *ranks);
 /* Returns the parameters of the whole model, of which the units of a rank of a group have only a part. */
 int64_t sw_settings_parameters(const struct sw_settings *settings, const struct sw_units *units);
+/* Returns those of units [first, end). */
+int64_t sw_settings_parameters_of(const struct sw_settings *settings, const struct sw_units *units, int64_t first,
+                                  int64_t end);
 
 /* Prepares a resume with another number of ranks: threads and budgets become "auto" again, with the old budgets as
  * limits, and so does the ZeRO stage of a run that had one rank. */

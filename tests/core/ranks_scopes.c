@@ -136,12 +136,13 @@ static int shares_for(const struct expected *in, int number, int node_ranks) {
     return number % each == in->rank % each ? 1 : 0;
 }
 
-/* Gathers 1 KiB of every rank, and compares the bytes that are counted on all links, on those that leave the node, and
- * on those within the tensor group. */
+/* Gathers 1 KiB of every rank, and compares the bytes that are counted on all links, on those that leave the node, on
+ * those within the tensor group, and on those to other stages. */
 static void check_counts(struct sw_comm *comm, sw_comm_scope scope, const struct expected *in,
                          const struct cuts *cuts) {
     const int node_ranks = cuts->node_ranks, group_ranks = cuts->tensor_ranks;
-    int64_t bounds[MOST_RANKS + 1], between = 0, grouped = 0;
+    const int stage_ranks = sw_comm_identity(comm)->ranks / cuts->stages;
+    int64_t bounds[MOST_RANKS + 1], between = 0, grouped = 0, staged = 0;
     for (int number = 0; number <= in->ranks; number++)
         bounds[number] = number * SW_KIB;
     for (int number = 0; number < in->ranks; number++)
@@ -152,9 +153,13 @@ static void check_counts(struct sw_comm *comm, sw_comm_scope scope, const struct
         grouped += in->member[number] / group_ranks == in->member[in->rank] / group_ranks
                        ? shares_for(in, number, node_ranks) * SW_KIB
                        : 0;
+    for (int number = 0; number < in->ranks; number++)
+        staged += in->member[number] / stage_ranks != in->member[in->rank] / stage_ranks
+                      ? shares_for(in, number, node_ranks) * SW_KIB
+                      : 0;
     char data[MOST_RANKS * SW_KIB];
     const int64_t sent = sw_comm_sent_bytes(comm), away = sw_comm_sent_between_bytes(comm);
-    const int64_t group = sw_comm_sent_tensor_bytes(comm);
+    const int64_t group = sw_comm_sent_tensor_bytes(comm), stages = sw_comm_sent_stages_bytes(comm);
     struct sw_comm_request *request;
     const struct sw_comm_gather gather = {.what = "count", .data = data, .bounds_bytes = bounds, .scope = scope};
     memset(data, 1, sizeof data);
@@ -164,6 +169,9 @@ static void check_counts(struct sw_comm *comm, sw_comm_scope scope, const struct
                   (long long)(sw_comm_sent_between_bytes(comm) - away), (long long)between);
     RANKS_REQUIRE(sw_comm_sent_tensor_bytes(comm) - group == grouped, "scope %d: %lld bytes in the group and not %lld",
                   (int)scope, (long long)(sw_comm_sent_tensor_bytes(comm) - group), (long long)grouped);
+    RANKS_REQUIRE(sw_comm_sent_stages_bytes(comm) - stages == staged,
+                  "scope %d: %lld bytes between stages and not %lld", (int)scope,
+                  (long long)(sw_comm_sent_stages_bytes(comm) - stages), (long long)staged);
 }
 
 /* Gathers shares that move in several parts, each rank's lying apart from the vector: of other lengths, and one empty.
