@@ -1,5 +1,6 @@
 /* Counts what the ops between the products of a block take of its forward and backward pass on machines that are not
- * here, by the model's own code on the described device, and what a fusion could spare at most (docs/evidence/predictions.md). */
+ * here, by the model's own code on the described device, and what a fusion could spare at most
+ * (docs/evidence/predictions.md). */
 #include "tests/equipment/support.h"
 
 #include "core/size.h"
@@ -104,8 +105,8 @@ static void count_block(const char *machine_name, const char *model_name, int64_
     assert_true(s[ACTIVATION] > 0.0 && s[GRADIENT] > s[ACTIVATION]);
     assert_true((s[ROTATION] > 0.0) == (config.positions == SW_POSITIONS_ROTARY));
     if (s[ROTATION] >= LEAST_SHARE * all_s || forward_s + backward_s - slower_s >= LEAST_SHARE * all_s)
-        fail_msg("on %s a fusion in a block of %s would spare more than docs/evidence/predictions.md says", machine_name,
-                 model_name);
+        fail_msg("on %s a fusion in a block of %s would spare more than docs/evidence/predictions.md says",
+                 machine_name, model_name);
     sw_model_destroy(model);
     sw_device_close(device);
 }
