@@ -251,7 +251,10 @@ static sw_status begin_plan(const struct sw_settings *settings, const struct sw_
         .zero = share.stage,
         .gather = sw_settings_gather(settings),
         .reduce = sw_settings_reduce(settings),
-        .reduce_nodes = sw_settings_part_ranks(settings) > 1 ? 0 : sw_settings_reduce_nodes(settings),
+        /* Neither groups nor stages reduce quantized gradients, and their ranks need not fill nodes. */
+        .reduce_nodes = sw_settings_part_ranks(settings) > 1 || sw_settings_stages(settings) > 1
+                            ? 0
+                            : sw_settings_reduce_nodes(settings),
         .node_ranks = sw_settings_data_node_ranks(settings),
         .fills_nodes = sw_settings_fills_nodes(settings),
         .grads = (sw_grads_format)settings->grads_state,
