@@ -321,11 +321,19 @@ static bool is_preset(const char *model) {
  * other rates, might be another. */
 static const char *argument_of(const struct sw_settings *settings, const char *flag, const char *argument,
                                char number[SW_COUNT_CHARS]) {
-    const bool tensor = strcmp(flag, "--tensor") == 0;
-    if (strcmp(argument, "auto") != 0 || !(tensor || strcmp(flag, "--expert-group") == 0))
+    const struct {
+        const char *flag;
+        int64_t size;
+    } sizes[] = {
+        {"--tensor", settings->tensor}, {"--pipeline", settings->pipeline}, {"--expert-group", settings->expert_group}};
+    if (strcmp(argument, "auto") != 0)
         return argument;
-    snprintf(number, SW_COUNT_CHARS, "%lld", (long long)(tensor ? settings->tensor : settings->expert_group));
-    return number;
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        if (strcmp(flag, sizes[i].flag) == 0) {
+            snprintf(number, SW_COUNT_CHARS, "%lld", (long long)sizes[i].size);
+            return number;
+        }
+    return argument;
 }
 
 /* Prints the command on one line, so that it can be copied. A flag's values follow it up to the next flag. */
@@ -440,6 +448,7 @@ static void plan_answer_print(const struct sw_job *p, const struct sw_plan_stage
     print_nodes(p);
     sw_plan_stages_print(stages, p);
     print_size_prices("--tensor", &p->tensor_prices);
+    print_size_prices("--pipeline", &p->stage_prices);
     print_size_prices("--expert-group", &p->expert_prices);
     print_command(s, argc, argv);
     if (!s->explain)
@@ -750,6 +759,7 @@ static sw_status print_json(const struct sw_job *p, const struct sw_plan_stages 
                         sw_settings_most_state_ranks(p->settings) > 1 ? json_integer(p->plan->spec.zero) : json_null());
     json_object_set_new(root, "tensor", tensor_json(p));
     json_object_set_new(root, "pipeline", sw_plan_stages_json(stages, p));
+    json_object_set_new(root, "pipeline_choice", size_choice_json("stages", &p->stage_prices));
     json_object_set_new(root, "expert_ranks", json_integer(p->settings->experts));
     json_object_set_new(root, "tensor_choice", size_choice_json("ranks", &p->tensor_prices));
     json_object_set_new(root, "expert_group", json_integer(p->settings->expert_group));

@@ -175,6 +175,13 @@ static sw_status commit_alike(struct sw_job *job) {
     return sw_ranks_agree_on_error(job->ranks, status);
 }
 
+/* Settings leave at most one size open. */
+static sw_status choose_open_size(struct sw_job *job) {
+    if (sw_tensor_is_open(job->settings))
+        return sw_tensor_choose(job);
+    return sw_pipeline_is_open(job->settings) ? sw_pipeline_choose(job) : sw_expert_group_choose(job);
+}
+
 sw_status sw_job_open(const struct sw_job_spec *spec, struct sw_job *out) {
     struct sw_ranks *ranks = spec->ranks;
     *out = (struct sw_job){.settings = spec->settings,
@@ -193,9 +200,9 @@ sw_status sw_job_open(const struct sw_job_spec *spec, struct sw_job *out) {
     SW_TRY(spec->agree != NULL ? spec->agree(spec->caller, out) : agree_on_inputs(out));
     SW_TRY(sw_ranks_use_gpu(ranks, &out->devices));
     SW_TRY(choose_in_place(out, spec));
-    const bool tensor_open = sw_tensor_is_open(spec->settings);
-    if (tensor_open || sw_expert_group_is_open(spec->settings)) {
-        SW_TRY(tensor_open ? sw_tensor_choose(out) : sw_expert_group_choose(out));
+    if (sw_tensor_is_open(spec->settings) || sw_pipeline_is_open(spec->settings) ||
+        sw_expert_group_is_open(spec->settings)) {
+        SW_TRY(choose_open_size(out));
         if (spec->regroup != NULL)
             SW_TRY(spec->regroup(spec->caller, out));
         if (out->plan != NULL)

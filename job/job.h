@@ -13,16 +13,18 @@
 #include "job/store.h"
 #include "offload/simulate/simulate.h"
 
-/* Tell whether the size of tensor groups, or the experts of a unit, are to be chosen (job/sizes.h). */
+/* Tell whether the size of tensor groups, the stages of a pipeline, or the experts of a unit are to be chosen
+ * (job/sizes.h). */
 bool sw_tensor_is_open(const struct sw_settings *settings);
+bool sw_pipeline_is_open(const struct sw_settings *settings);
 bool sw_expert_group_is_open(const struct sw_settings *settings);
 
-/* The price of a size that --tensor auto or --expert-group auto compared. */
+/* The price of a size that --tensor auto, --pipeline auto or --expert-group auto compared. */
 enum { SW_MOST_SIZES = 64, SW_SIZE_REFUSAL_CHARS = 512 };
 struct sw_size_price {
-    int64_t size;                        /* ranks of a tensor group, or experts of a unit */
+    int64_t size;                        /* ranks of a tensor group, stages, or experts of a unit */
     double step_s;                       /* predicted seconds of a step; infinite: no plan */
-    int64_t peak_bytes[SW_TIERS];        /* of device and host; 0: no plan */
+    int64_t peak_bytes[SW_TIERS];        /* of device and host, the most of all stages; 0: no plan */
     const char *bottleneck;              /* as in struct sw_simulation; NULL: no plan */
     char refused[SW_SIZE_REFUSAL_CHARS]; /* why there is no plan; "": there is one */
 };
@@ -80,6 +82,7 @@ struct sw_job {
     struct sw_plan *plan;                /* an outline until it is priced */
     struct sw_machine_rates rates;       /* of the model's units; empty until the job is priced */
     struct sw_size_prices tensor_prices; /* of the sizes of tensor groups that --tensor auto compared */
+    struct sw_size_prices stage_prices;  /* of the stages that --pipeline auto compared */
     struct sw_size_prices expert_prices; /* of the units of experts that --expert-group auto compared */
     struct sw_job_price price;
     struct sw_price_memory *memory; /* prices of the steps that were simulated, for varied jobs too */

@@ -1,4 +1,5 @@
-/* --tensor auto and --expert-group auto: prices each possible size and takes the one with the shortest predicted step.
+/* --tensor auto, --pipeline auto and --expert-group auto: prices each possible size and takes the one with the shortest
+ * predicted step.
  *
  * Each size is a varied job with a model of its own, since the units depend on the size. All sizes get a quick search;
  * those close to the best get the full search, so that the winner is not decided by the noise of a quick one. A size
@@ -11,6 +12,7 @@
 
 #include "core/size.h"
 #include "core/status.h"
+#include "job/what_if.h"
 #include "offload/simulate/outline_price.h"
 
 #include <math.h>
@@ -34,6 +36,7 @@ struct question {
     /* Ends the comparison where so many sizes in a row are slower than the best before them, each slower than the one
      * before it; 0: tries all. */
     int most_slower;
+    bool makes_split; /* each attempt has a --pipeline-split of its own */
 };
 
 /* The job with one size. */
@@ -88,6 +91,35 @@ static const struct question tensor_groups = {.flag = "--tensor",
                                               .list = list_tensor_groups,
                                               .with = with_tensor_groups};
 
+bool sw_pipeline_is_open(const struct sw_settings *settings) {
+    return settings->pipeline == SW_OPTION_AUTO;
+}
+
+/* Only the first and the last stage may be without layers. */
+static void list_stages(const struct sw_job *job, struct sw_size_prices *out) {
+    const int64_t groups = sw_settings_ranks(job->settings) / sw_settings_part_ranks(job->settings);
+    for (int64_t stages = 1; stages <= sw_min_i64(SW_MOST_STAGES, job->config.layers + 2); stages++)
+        if (groups % stages == 0)
+            add_size(out, stages);
+}
+
+/* Returns unresolved settings with so many stages, and without a split, which each variation makes for itself. */
+static struct sw_job_change with_stages(const struct sw_job *job, int64_t stages) {
+    struct sw_job_change change = {.settings = *job->settings, .resolves = true};
+    change.settings.pipeline = stages;
+    change.settings.pipeline_split = NULL;
+    if (change.settings.micro_batch_open)
+        change.settings.micro_batch = SW_OPTION_AUTO;
+    return change;
+}
+
+static const struct question pipeline_stages = {.flag = "--pipeline",
+                                                .work = "choosing the stages of a pipeline",
+                                                .why = ", to choose the stages of a pipeline; it is kept",
+                                                .list = list_stages,
+                                                .with = with_stages,
+                                                .makes_split = true};
+
 bool sw_expert_group_is_open(const struct sw_settings *settings) {
     return settings->expert_group == SW_OPTION_AUTO;
 }
@@ -132,6 +164,25 @@ static sw_status outline_again(struct sw_job *job) {
     return sw_plan_fit(job->settings, job->model, &job->plan);
 }
 
+/* Prices the other stages, too: the slowest one's step is the job's. */
+static sw_status price_stages(struct attempt *a) {
+    const int64_t stages = sw_settings_stages(a->job.settings);
+    a->price->step_s = 0.0;
+    for (int64_t stage = 0; stage < stages; stage++) {
+        struct sw_stage_price found;
+        SW_TRY(sw_what_if_stage(&a->job, stage, &found));
+        if (!isfinite(found.step.step_s))
+            return sw_fail(SW_ERR_ARG, "the rates of the drives that stage %lld needs are unknown", (long long)stage);
+        if (found.step.step_s > a->price->step_s) {
+            a->price->step_s = found.step.step_s;
+            a->price->bottleneck = found.step.bottleneck;
+        }
+        for (int tier = SW_DEVICE; tier < SW_NVME; tier++)
+            a->price->peak_bytes[tier] = sw_max_i64(a->price->peak_bytes[tier], found.peak_bytes[tier]);
+    }
+    return SW_OK;
+}
+
 static sw_status simulate(struct attempt *a, int64_t most_ops) {
     struct sw_job *job = &a->job;
     struct sw_outline_price found;
@@ -149,7 +200,7 @@ static sw_status simulate(struct attempt *a, int64_t most_ops) {
     a->price->bottleneck = found.step.bottleneck;
     for (int tier = SW_DEVICE; tier < SW_NVME; tier++)
         a->price->peak_bytes[tier] = job->plan->tier_bytes[tier];
-    return SW_OK;
+    return sw_settings_stages(job->settings) > 1 ? price_stages(a) : SW_OK;
 }
 
 /* The rates belong to the attempt's model, however often it is priced. */
@@ -251,8 +302,11 @@ static sw_status begin(struct attempts *all) {
 }
 
 static void end(struct attempts *all) {
-    for (int i = 0; i < all->count; i++)
+    for (int i = 0; i < all->count; i++) {
+        if (all->question->makes_split)
+            free(all->of_size[i].job.changed.pipeline_split);
         sw_job_release(&all->of_size[i].job);
+    }
     free(all->of_size);
 }
 
@@ -261,7 +315,7 @@ static void end(struct attempts *all) {
 static void hand_over(struct attempts *all) {
     struct sw_job *job = all->job;
     struct attempt *a = &all->of_size[all->prices->chosen];
-    if (!a->searched || !job->is_described || sw_ranks_comm(job->ranks) != NULL)
+    if (!a->searched || all->question->makes_split || !job->is_described || sw_ranks_comm(job->ranks) != NULL)
         return;
     *job->settings = *a->job.settings;
     job->config = a->job.config;
@@ -275,7 +329,9 @@ static void hand_over(struct attempts *all) {
 /* Sets the size on all ranks. */
 static sw_status take(struct sw_job *job, const struct sw_job_change *change) {
     const struct sw_device_info info = sw_devices_info(&job->devices);
+    char *split = job->settings->pipeline_split;
     *job->settings = change->settings;
+    job->settings->pipeline_split = split;
     SW_TRY(sw_settings_check(job->settings));
     if (change->resolves)
         SW_TRY(sw_settings_resolve(job->settings, &job->config, &info));
@@ -313,6 +369,11 @@ static sw_status choose_size(struct sw_job *job, const struct question *question
 
 sw_status sw_tensor_choose(struct sw_job *job) {
     SW_TRY(choose_size(job, &tensor_groups, &job->tensor_prices));
+    return sw_settings_group_ranks(job->settings, job->ranks);
+}
+
+sw_status sw_pipeline_choose(struct sw_job *job) {
+    SW_TRY(choose_size(job, &pipeline_stages, &job->stage_prices));
     return sw_settings_group_ranks(job->settings, job->ranks);
 }
 

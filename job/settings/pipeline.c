@@ -45,8 +45,9 @@ sw_status sw_settings_set_split(const char *split, struct sw_settings *settings)
     return SW_OK;
 }
 
+/* A varied job that tries other stages has no split yet. */
 static bool is_auto(const struct sw_settings *settings) {
-    return strcmp(settings->pipeline_split, "auto") == 0;
+    return settings->pipeline_split == NULL || strcmp(settings->pipeline_split, "auto") == 0;
 }
 
 sw_status sw_settings_keep_split(const char *split, struct sw_settings *settings) {
@@ -68,6 +69,22 @@ static bool parse_split(const char *text, struct split *out) {
             return false;
         text = end + 1;
     }
+}
+
+/* Refuses flags that fix what --pipeline auto compares, or leave another size open. */
+static sw_status check_open(const struct sw_settings *s) {
+    if (s->tensor == SW_OPTION_AUTO || s->expert_group == SW_OPTION_AUTO)
+        return sw_fail(SW_ERR_ARG, "--pipeline auto and %s auto are two choices; give one of them a number",
+                       s->tensor == SW_OPTION_AUTO ? "--tensor" : "--expert-group");
+    if (s->rates != NULL)
+        return sw_fail(SW_ERR_ARG, "--rates has the rates of one plan's parts, and --pipeline auto compares several; "
+                                   "give --pipeline N, or leave --rates out");
+    if (s->largest != 0 || s->smallest_machine)
+        return sw_fail(SW_ERR_ARG,
+                       "--pipeline auto plans one model on one machine, and %s tries many; leave one of "
+                       "them out",
+                       s->largest != 0 ? "--largest" : "--smallest-machine");
+    return SW_OK;
 }
 
 /* Refuses flags that need whole models, whole steps or other exchanges on one rank. */
@@ -95,8 +112,10 @@ sw_status sw_settings_check_pipeline(const struct sw_settings *s) {
         {s->smallest_machine, "--smallest-machine"},
     };
     struct split split;
+    if (s->pipeline == SW_OPTION_AUTO)
+        SW_TRY(check_open(s));
     if (sw_settings_stages(s) == 1)
-        return s->pipeline_split == NULL || is_auto(s)
+        return is_auto(s)
                    ? SW_OK
                    : sw_fail(SW_ERR_ARG, "--pipeline-split says which layers the stages of a pipeline have; give "
                                          "--pipeline N too, or leave it out");

@@ -301,10 +301,14 @@ static const struct sw_option options[] = {
      .what = "cut each layer into parts for groups of N neighbouring ranks, which compute the same sequences "
              "together; --zero then splits among the ranks with the same part; auto: the N with the shortest "
              "predicted step"},
-    {.name = "--pipeline", INT(pipeline), .commands = RUNS | PLAN, .group = RANKS, .initial = "1", .value = "N",
+    {.name = "--pipeline", INT(pipeline), .commands = RUNS, .group = RANKS, .initial = "1", .value = "N",
      .int_min = 1, .int_max = SW_MOST_STAGES,
      .what = "give the layers to N stages of consecutive ranks, through which micro-batches pass one after the other; "
-             "--tensor and --zero then are within each stage"},
+             "--tensor and --zero then are within each stage; plan --pipeline auto compares the N"},
+    {.name = "--pipeline", INT(pipeline), .commands = PLAN, .group = RANKS, .initial = "1", .value = "N",
+     .int_min = 1, .int_max = SW_MOST_STAGES, .allow_auto = true,
+     .what = "give the layers to N stages of consecutive ranks, through which micro-batches pass one after the other; "
+             "--tensor and --zero then are within each stage; auto: the N with the shortest predicted step"},
     {.name = "--pipeline-split", TEXT(pipeline_split), .commands = RUNS | PLAN, .group = RANKS, .initial = "auto",
      .value = "A,B,...",
      .what = "the layers of each stage of --pipeline; the first has the embedding too, and the last the head; auto: "

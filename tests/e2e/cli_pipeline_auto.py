@@ -1,0 +1,75 @@
+"""`plan --pipeline auto`: stages of the shortest predicted step, what was compared, and what it does not work with."""
+
+import json
+import os
+
+import program
+from program import must, run, script_test
+
+FOUR_NODES = ("--model", "llama-8b", "--machine", "h100", "--ranks", 4, "--nodes", 4, "--batch-tokens", 32768, "--seq", 1024)
+
+
+def planned(*flags):
+    return json.loads(must("plan", *flags, "--json").out)
+
+
+def least(choice):
+    fitting = {size["stages"]: size["step_s"] for size in choice if size["refused"] is None}
+    return min(fitting, key=fitting.get)
+
+
+def auto_takes_the_least_step():
+    """Stages where weights would cross a network for few tokens, as with that number by itself; and else none."""
+    problems = []
+    many, few = planned(*FOUR_NODES, "--pipeline", "auto"), planned("--model", "gpt2-124m", "--machine", "h100", "--ranks", 12, "--batch-tokens",
+                                                                    49152, "--seq", 1024, "--pipeline", "auto")
+    stages = len(many["pipeline"]["stages"]) if many["pipeline"] else 1
+    if [size["stages"] for size in many["pipeline_choice"]] != [1, 2, 4] or stages == 1 or stages != least(many["pipeline_choice"]):
+        problems.append(f"four nodes: {many['pipeline_choice']}, {many['pipeline']}")
+    alone = planned(*FOUR_NODES, "--pipeline", stages)["pipeline"]
+    compared = {size["stages"]: size for size in many["pipeline_choice"]}[stages]
+    peak = max(stage["peak_bytes"]["device"] for stage in alone["stages"])
+    if alone != many["pipeline"] or abs(compared["step_s"] / alone["step_s"] - 1) > 0.02 or compared["peak_bytes"]["device"] != peak:
+        problems.append(f"{stages} stages by themselves: {alone}, and not {many['pipeline']}, {compared}")
+    if [size["stages"] for size in few["pipeline_choice"]] != [1, 2, 3, 4, 6, 12] or few["pipeline"] is not None or least(few["pipeline_choice"]) != 1:
+        problems.append(f"one node: {few['pipeline_choice']}, {few['pipeline']}")
+    return problems
+
+
+def auto_compares_what_divides():
+    """A model of two layers has four stages at most; groups of --tensor stay whole; and a number with no plan has its reason."""
+    shape = ("--machine", "h100", "--batch-tokens", 8192)
+    tiny = planned("--model", "gpt2-tiny", *shape, "--ranks", 16, "--tensor", 2, "--pipeline", "auto")["pipeline_choice"]
+    alone = planned("--model", "gpt2-tiny", *shape, "--pipeline", "auto")
+    given = planned("--model", "gpt2-tiny", *shape, "--ranks", 2, "--pipeline", 2)
+    lora = planned("--model", "gpt2-124m", *shape, "--ranks", 2, "--lora", 8, "--pipeline", "auto")["pipeline_choice"]
+    problems = [] if [size["stages"] for size in tiny] == [1, 2, 4] else [f"two layers: {tiny}"]
+    problems += [f"no choice: {one['pipeline_choice']}" for one in (alone, given) if one["pipeline_choice"] is not None]
+    if lora[0]["refused"] is not None or "--lora" not in (lora[1]["refused"] or ""):
+        problems.append(f"adapters: {lora}")
+    return problems
+
+
+def people_read_what_was_compared():
+    said = must("plan", *FOUR_NODES, "--pipeline", "auto").out
+    problems = [] if "--pipeline auto is --pipeline 2, by predicted step:" in said else [said]
+    command = next((line for line in said.splitlines() if "spillway train" in line), "")
+    return problems + ([] if "--pipeline 2" in command and "auto" not in command else [f"the command is {command!r}"])
+
+
+def what_it_does_not_work_with_is_named():
+    rates = os.path.join(program.scratch_folder(), "rates.json")
+    problems = []
+    for flags, words in ((("--tensor", "auto"), ("--tensor auto",)), (("--expert-group", "auto"), ("--expert-group auto",)),
+                         (("--rates", rates), ("--rates",)), (("--smallest-machine",), ("--smallest-machine",)),
+                         (("--pipeline-split", "6,6"), ("--pipeline-split",))):
+        ended = run("plan", "--model", "gpt2-124m", "--ranks", 2, "--pipeline", "auto", *flags)
+        if ended.code == 0 or ended.out or any(word not in ended.err for word in words):
+            problems.append(f"{flags}: {ended}")
+    train = run("train", "--model", "gpt2-tiny", "--init", "--data", __file__, "--run", os.path.join(program.scratch_folder(), "run"),
+                "--steps", 1, "--pipeline", "auto")
+    return problems + ([] if train.code != 0 and "--pipeline is 'auto'" in train.err else [f"train: {train}"])
+
+
+script_test.run(auto_takes_the_least_step, auto_compares_what_divides, people_read_what_was_compared,
+                what_it_does_not_work_with_is_named)
