@@ -206,7 +206,7 @@ sw_status sw_job_open(const struct sw_job_spec *spec, struct sw_job *out) {
         if (spec->regroup != NULL)
             SW_TRY(spec->regroup(spec->caller, out));
         if (out->plan != NULL)
-            return SW_OK;
+            return commit_alike(out);
     }
     SW_TRY(make_models(out, spec->products));
     if (spec->unplanned)

@@ -35,7 +35,8 @@ PLAN_FIELDS = {"model": str, "parameters": int, "batch_tokens": int, "micro_batc
                "placement": dict, "updates": list, "frozen": type(None), "group": int, "order_prices": list, "update_prices": (dict, type(None)), "placement_prices": (dict, type(None)), "lanes": dict, "ops": int, "waits": int, "predicted": dict,
                "saves": (dict, type(None)), "writes": dict, "data": (dict, type(None)), "would_help": type(None),
                "ranks": int, "zero": (int, type(None)), "tensor": (dict, type(None)), "expert_ranks": int, "tensor_choice": (list, type(None)),
-               "expert_group": int, "expert_group_choice": (list, type(None)), "nodes": (dict, type(None)), "secondary": (dict, type(None)), "sent": dict, "quantized": (dict, type(None)), "pipeline": type(None)}
+               "pipeline": (dict, type(None)), "pipeline_choice": (list, type(None)),
+               "expert_group": int, "expert_group_choice": (list, type(None)), "nodes": (dict, type(None)), "secondary": (dict, type(None)), "sent": dict, "quantized": (dict, type(None))}
 SIMULATION_FIELDS = {"step_s": float, "tokens_per_second": float, "bottleneck": str, "bottleneck_share": float,
                      "lane_busy_s": dict}
 
