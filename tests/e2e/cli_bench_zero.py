@@ -57,7 +57,7 @@ def wrong_stage(what, found, expected):
 def wrong_report(ranks):
     found = report(ranks)
     parameters, stages, plus, partitioned = (found.pop(name) for name in ("parameters", "stages", "plus", "partitioned"))
-    expected = {"bench": "zero", "device": "cpu", "model": "made", "precision": "bf16", "ranks": ranks, "tensor": 1, "nodes": 1,
+    expected = {"bench": "zero", "device": "cpu", "model": "made", "precision": "bf16", "ranks": ranks, "tensor": 1, "pipeline": 1, "nodes": 1,
                 "transport": {1: "self", 2: "MPI"}.get(ranks, "threads")}
     problems = [] if found == expected else [f"the report is {found}"]
     problems += [] if plus == [] and partitioned == [] else [f"one node has {plus}, and jobs without groups {partitioned}"]
