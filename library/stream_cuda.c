@@ -192,17 +192,6 @@ static sw_status give(const spillway_stream *self, const struct stream_piece *pi
     return sw_cuda_driver_check(sw_cuda_driver.event_record(copied, cuda->copies), "recording an event");
 }
 
-static void fail(spillway_stream *self, sw_status status) {
-    if (status == SW_OK)
-        return;
-    if (self->status == SW_OK) {
-        self->status = status;
-        snprintf(self->message, sizeof self->message, "%s", sw_error_message(status));
-    }
-    sw_error_clear();
-    pthread_cond_broadcast(&self->progress);
-}
-
 /* Copies some pieces, without the lock. A piece that is being read stays as it is until it has landed. */
 static void copy_pieces(spillway_stream *self, const int64_t *pieces, int count) {
     sw_status status = SW_OK;
@@ -221,13 +210,13 @@ static void copy_pieces(spillway_stream *self, const int64_t *pieces, int count)
         pthread_mutex_unlock(&self->lock);
     }
     pthread_mutex_lock(&self->lock);
-    fail(self, status);
+    sw_streamed_fail(self, status);
 }
 
 static void *run_lane(void *argument) {
     spillway_stream *self = argument;
     pthread_mutex_lock(&self->lock);
-    fail(self, enter(self->cuda));
+    sw_streamed_fail(self, enter(self->cuda));
     while (!self->stopping) {
         int64_t pieces[COPIED_AT_ONCE];
         int count = 0;

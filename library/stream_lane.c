@@ -25,18 +25,6 @@ static void drop_first(struct stream_fifo *fifo, int64_t room) {
     fifo->count--;
 }
 
-/* Keeps the first failure for whoever waits. */
-static void fail(spillway_stream *self, sw_status status) {
-    if (status == SW_OK)
-        return;
-    if (self->status == SW_OK) {
-        self->status = status;
-        snprintf(self->message, sizeof self->message, "%s", sw_error_message(status));
-    }
-    sw_error_clear();
-    pthread_cond_broadcast(&self->progress);
-}
-
 void sw_streamed_empty_tables(const spillway_stream *self, const struct stream_piece *piece) {
     for (int64_t g = 0; g < piece->granules; g++)
         madvise(self->ring + piece->granule[g] * self->granule_bytes, (size_t)self->granule_bytes, MADV_DONTNEED);
@@ -124,7 +112,7 @@ static void finish(spillway_stream *self, int64_t number) {
     bool agrees = true;
     piece->next_put = 0;
     if (piece->error != 0) {
-        fail(self, fail_transfer(self, piece));
+        sw_streamed_fail(self, fail_transfer(self, piece));
         return;
     }
     if (piece->writing) {
@@ -142,13 +130,13 @@ static void finish(spillway_stream *self, int64_t number) {
             return;
         }
         if (status != SW_OK || !agrees) {
-            fail(self, status == SW_OK ? refuse_sum(self, piece) : status);
+            sw_streamed_fail(self, status == SW_OK ? refuse_sum(self, piece) : status);
             return;
         }
         piece->again = false;
         piece->state = STREAM_PRESENT;
     }
-    fail(self, sw_streamed_read_ahead(self));
+    sw_streamed_fail(self, sw_streamed_read_ahead(self));
     pthread_cond_broadcast(&self->progress);
 }
 
@@ -185,7 +173,7 @@ static void *run_lane(void *argument) {
         pthread_mutex_unlock(&self->lock);
         const sw_status status = sw_queue_reap(self->queue, true, results, REAPED_AT_ONCE, &count);
         pthread_mutex_lock(&self->lock);
-        fail(self, status);
+        sw_streamed_fail(self, status);
         if (status != SW_OK)
             break;
         take_results(self, results, count);

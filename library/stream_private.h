@@ -3,10 +3,12 @@
 #define SW_LIBRARY_STREAM_PRIVATE_H
 
 #include "core/size.h"
+#include "core/status.h"
 #include "io/queue/queue.h"
 #include "library/library_private.h"
 
 #include <pthread.h>
+#include <stdio.h>
 
 /* STREAM_BLOCK_BYTES: what one request moves at most, and one checksum covers. STREAM_DEPTH: requests under way. */
 enum { STREAM_BLOCK_BYTES = 1 << 20, STREAM_DEPTH = 32 };
@@ -161,6 +163,18 @@ sw_status sw_streamed_find(const spillway_stream *self, const char *name, const 
                            int64_t *out);
 /* Adds a piece of so many bytes for the gradient of each of these tensors that has none; see stream_piece.gradient. */
 sw_status sw_streamed_add_gradients(spillway_stream *self, const int64_t *tensors, const int64_t *bytes, int64_t count);
+/* Keeps the first failure for whoever waits, which is told. */
+static inline void sw_streamed_fail(spillway_stream *self, sw_status status) {
+    if (status == SW_OK)
+        return;
+    if (self->status == SW_OK) {
+        self->status = status;
+        snprintf(self->message, sizeof self->message, "%s", sw_error_message(status));
+    }
+    sw_error_clear();
+    pthread_cond_broadcast(&self->progress);
+}
+
 static inline char *sw_streamed_address(const spillway_stream *self, int64_t piece) {
     return self->piece[piece].address;
 }

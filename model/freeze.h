@@ -22,7 +22,7 @@ struct sw_tuning {
     /* sw_base_format of the frozen matrices of blocks; without frozen tensors SW_BASE_TYPED. It decides where tensors
      * lie in a unit, so a run keeps it. */
     int base;
-    /* Which optimizer updates what (optimizer_for.h): SW_TRAINS_..., and the text of --optimizer-for, or NULL. They too
+    /* The optimizer of matrices, SW_TRAINS_..., and the text of --optimizer-for, or NULL (optimizer_for.h). They too
      * decide where tensors lie. */
     int optimizer;
     const char *optimizer_for;

@@ -1,4 +1,4 @@
-/* Which optimizer updates which tensor: --optimizer for all, and --optimizer-for for those that it names.
+/* The choice of each tensor's optimizer: --optimizer for all, and --optimizer-for for those that it names.
  *
  * The text of --optimizer-for is a list of PATTERN=NAME, with commas between them. A pattern is one of tensors' names
  * in the checkpoint, as fnmatch has it; NAME is adamw or muon. The last match counts. Muon updates matrices of layers

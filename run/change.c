@@ -39,7 +39,7 @@ static void regroup(const struct sw_run *run, const struct sw_ranks *ranks, int6
         settings->tiles = 1;
 }
 
-/* Which rows the ranks of a tensor group keep; a run without groups leaves it open. */
+/* The choice of the rows that the ranks of a tensor group keep; a run without groups leaves it open. */
 struct rows_kept {
     int partition, sequence;
 };

@@ -5,8 +5,8 @@
  * cores, which on a CPU device compute, updates and copies all want, and the drive. When the ops at hand want more of a
  * resource than there is, all of them slow down in the same proportion.
  *
- * Of a pipeline one stage is simulated, without waits for others; to its step is added the time in which it fills and
- * drains, as if all stages took as long as this one for a group of micro-batches. */
+ * One stage of a pipeline is simulated, without waits for others; the time in which the pipeline fills and drains is
+ * added to its step, as if all stages took as long as this one for a group of micro-batches. */
 #ifndef SW_OFFLOAD_SIMULATE_SIMULATE_H
 #define SW_OFFLOAD_SIMULATE_SIMULATE_H
 

@@ -21,7 +21,7 @@ from spillway.store import MISSING, StepResult, Store, StoreError, Usage
 _DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 # A store has one pair of betas and one eps for all of its tensors.
 _ALIKE = ("betas", "eps")
-# What torch.optim.AdamW can do, and a store cannot.
+# A store cannot do these, which torch.optim.AdamW can.
 _REFUSED = ("amsgrad", "maximize")
 
 

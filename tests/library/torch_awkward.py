@@ -59,3 +59,17 @@ def trainable():
     model = awkward()
     model.narrow.requires_grad_(False)
     return model
+
+
+def train(model, optimizer, first, last):
+    """Returns the losses and norms of steps of two micro-batches."""
+    losses = []
+    for step in range(first, last):
+        optimizer.zero_grad()
+        for micro in range(2):
+            loss = model(tokens(10 * step + micro)).pow(2).mean()
+            loss.backward()
+            losses.append(loss.item())
+        optimizer.step()
+        losses.append(optimizer.last_result.grad_norm)
+    return losses

@@ -18,7 +18,7 @@ os.environ["SPILLWAY_LIBRARY"] = os.path.abspath(sys.argv[1])
 import script_test  # noqa: E402
 import spillway  # noqa: E402
 
-from torch_awkward import SEED, WIDTH, awkward, tokens, torch, trainable  # noqa: E402
+from torch_awkward import SEED, WIDTH, awkward, tokens, torch, train, trainable  # noqa: E402
 
 PASSES, STEPS = 3, 5
 MEMORY = "3MiB"
@@ -88,19 +88,6 @@ def any_module_has_the_same_bits(folder):
 def checkpointing_has_the_same_bits(folder):
     return [problem for reentrant in (True, False)
             for problem in passes_have_the_same_bits(os.path.join(folder, str(reentrant)), reentrant)]
-
-
-def train(model, optimizer, first, last):
-    losses = []
-    for step in range(first, last):
-        optimizer.zero_grad()
-        for micro in range(2):
-            loss = model(tokens(10 * step + micro)).pow(2).mean()
-            loss.backward()
-            losses.append(loss.item())
-        optimizer.step()
-        losses.append(optimizer.last_result.grad_norm)
-    return losses
 
 
 @needs_torch

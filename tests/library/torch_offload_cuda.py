@@ -11,7 +11,7 @@ import os
 import sys
 import types
 
-from torch_awkward import SEED, WIDTH, awkward, tokens, trainable
+from torch_awkward import SEED, WIDTH, awkward, tokens, train, trainable
 from torch_support import needs, script_test, spillway, torch
 
 PASSES, STEPS, MIB = 3, 4, 1 << 20
@@ -24,8 +24,8 @@ class Driver:
     """The emulated driver, which the library finds in place of NVIDIA's."""
 
     def __init__(self, path):
-        self.library = ctypes.CDLL(path)
-        self.library.sw_emulation_device_bytes.restype = ctypes.c_size_t
+        self.emulation = ctypes.CDLL(path)
+        self.emulation.sw_emulation_device_bytes.restype = ctypes.c_size_t
         context, self.stream = ctypes.c_void_p(), ctypes.c_void_p()
         self.call("cuInit", 0)
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
@@ -33,11 +33,11 @@ class Driver:
         self.call("cuStreamCreate", ctypes.byref(self.stream), 0)
 
     def call(self, name, *arguments):
-        if getattr(self.library, name)(*arguments) != 0:
+        if getattr(self.emulation, name)(*arguments) != 0:
             raise RuntimeError(name)
 
     def device_bytes(self, most):
-        return self.library.sw_emulation_device_bytes(most)
+        return self.emulation.sw_emulation_device_bytes(most)
 
 
 class Stream:
@@ -152,19 +152,6 @@ def any_module_has_the_same_bits(_):
 @on_gpu
 def checkpointing_has_the_same_bits(_):
     return [problem for reentrant in (True, False) for problem in passes_have_the_same_bits(reentrant)]
-
-
-def train(model, optimizer, first, last):
-    losses = []
-    for step in range(first, last):
-        optimizer.zero_grad()
-        for micro in range(2):
-            loss = model(tokens(10 * step + micro)).pow(2).mean()
-            loss.backward()
-            losses.append(loss.item())
-        optimizer.step()
-        losses.append(optimizer.last_result.grad_norm)
-    return losses
 
 
 @on_gpu
