@@ -12,7 +12,11 @@
 #define LINEAR 3.4445f
 #define CUBIC (-4.7750f)
 #define QUINTIC 2.0315f
-enum { ITERATIONS = 5 };
+/* The iterations of each product by X, and 0. Few products suit long rows, unless eigenvalues of G may be so small that
+ * rounding of G, which each iteration raises, would reach them: a long random matrix has none. */
+static const int runs_of_long[] = {3, 2, 0}, runs_of_others[] = {1, 1, 1, 1, 1, 0};
+/* A row is long if the matrix has so many times as many columns as rows. */
+enum { LONG = 2 };
 /* The norm of a matrix counts as at least this much. */
 #define LEAST_NORM 1e-7
 
@@ -45,10 +49,32 @@ static struct matrix matrix_of(const struct sw_muon_tensor *tensor, int part) {
     return m;
 }
 
-/* The scratch of a matrix: its update, and later the last X; X and the next X; two squares. */
+/* A symmetric matrix with as many rows as X. Its diagonal has zeros up to sw_muon_stride. */
+struct square {
+    sw_bf16 *at;
+    float *diagonal;
+};
+
+/* Squares of a matrix: G and P, and of long rows Q and a product. */
+enum { SQUARES = 4, SQUARES_OF_OTHERS = 2 };
+
+static bool is_long(const struct matrix *m) {
+    return m->cols >= LONG * m->rows;
+}
+
+static const int *runs_of(const struct matrix *m) {
+    return is_long(m) ? runs_of_long : runs_of_others;
+}
+
+static int squares_of(const struct matrix *m) {
+    return is_long(m) ? SQUARES : SQUARES_OF_OTHERS;
+}
+
+/* The scratch of a matrix: its update, and later the last X; X and the next X; squares. */
 struct areas {
     float *update;
-    sw_bf16 *x, *next, *square, *polynomial;
+    sw_bf16 *x, *next;
+    struct square square[SQUARES];
 };
 
 /* Returns the elements of a matrix in scratch. An odd last row has one of zeros behind it. */
@@ -58,16 +84,19 @@ static int64_t area_elems(int64_t rows, int64_t cols) {
 
 static struct areas areas_of(void *scratch, const struct matrix *m) {
     struct areas at = {.update = scratch};
-    at.x = (sw_bf16 *)(at.update + area_elems(m->rows, m->cols));
+    float *diagonals = at.update + area_elems(m->rows, m->cols);
+    at.x = (sw_bf16 *)(diagonals + squares_of(m) * sw_muon_stride(m->rows));
     at.next = at.x + area_elems(m->rows, m->cols);
-    at.square = at.next + area_elems(m->rows, m->cols);
-    at.polynomial = at.square + area_elems(m->rows, m->rows);
+    for (int i = 0; i < squares_of(m); i++)
+        at.square[i] = (struct square){.at = at.next + area_elems(m->rows, m->cols) + i * area_elems(m->rows, m->rows),
+                                       .diagonal = diagonals + i * sw_muon_stride(m->rows)};
     return at;
 }
 
 static int64_t matrix_scratch_bytes(const struct matrix *m) {
-    const int64_t wide = (int64_t)sizeof(float) + 2 * (int64_t)sizeof(sw_bf16), narrow = 2 * (int64_t)sizeof(sw_bf16);
-    return wide * area_elems(m->rows, m->cols) + narrow * area_elems(m->rows, m->rows);
+    const int64_t fp32 = (int64_t)sizeof(float), bf16 = (int64_t)sizeof(sw_bf16);
+    return (fp32 + 2 * bf16) * area_elems(m->rows, m->cols) +
+           squares_of(m) * (bf16 * area_elems(m->rows, m->rows) + fp32 * sw_muon_stride(m->rows));
 }
 
 int64_t sw_muon_scratch_bytes(const struct sw_muon_tensor *tensor, int64_t tensors) {
@@ -80,13 +109,21 @@ int64_t sw_muon_scratch_bytes(const struct sw_muon_tensor *tensor, int64_t tenso
     return most;
 }
 
+/* Returns the operations of iterations between products by X: of X·Xᵀ, of a square for each P, of two for each G and
+ * one for each Q but the first, and of Q·X. */
+static double run_flops(const struct matrix *m, int iterations) {
+    const double rows = (double)m->rows, cols = (double)m->cols;
+    const double squares = iterations + 3.0 * (iterations - 1);
+    return rows * rows * (cols + squares * rows + 2.0 * cols);
+}
+
 double sw_muon_flops(const struct sw_muon_tensor *tensor, int64_t tensors) {
     double flops = 0.0;
     for (int64_t t = 0; t < tensors; t++)
         for (int part = 0; part < tensor[t].parts; part++) {
             const struct matrix m = matrix_of(&tensor[t], part);
-            const double rows = (double)m.rows, cols = (double)m.cols;
-            flops += ITERATIONS * rows * rows * (cols + rows + 2.0 * cols);
+            for (const int *run = runs_of(&m); *run > 0; run++)
+                flops += run_flops(&m, *run);
         }
     return flops;
 }
@@ -220,36 +257,91 @@ static void scale_rows(const void *context, int64_t first, int64_t end, int thre
         p->loops->scale(cols, p->at.update + row * stride, p->inverse, p->at.x + row * stride);
 }
 
+static void swap(struct square *a, struct square *b) {
+    const struct square was = *a;
+    *a = *b;
+    *b = was;
+}
+
+/* to = left·right of symmetric matrices that commute. */
+static void multiply_squares(struct sw_stream *stream, const struct pass *p, struct square left, struct square right,
+                             struct square to) {
+    p->loops->product(stream, &(struct sw_muon_product){.rows = p->matrix.rows,
+                                                        .cols = p->matrix.rows,
+                                                        .terms = p->matrix.rows,
+                                                        .left = left.at,
+                                                        .left_diagonal = left.diagonal,
+                                                        .right = right.at,
+                                                        .right_diagonal = right.diagonal,
+                                                        .factor = 1.0f,
+                                                        .to = to.at,
+                                                        .to_diagonal = to.diagonal});
+}
+
+/* Returns the product of the polynomials of some iterations that begin with X. */
+static struct square polynomials_of(struct sw_stream *stream, struct pass *p, int iterations) {
+    const int64_t rows = p->matrix.rows, cols = p->matrix.cols;
+    struct square g = p->at.square[0], all = p->at.square[1], one = p->at.square[2], free_one = p->at.square[3];
+    p->loops->product(stream, &(struct sw_muon_product){.rows = rows,
+                                                        .cols = rows,
+                                                        .terms = cols,
+                                                        .left = p->at.x,
+                                                        .factor = 1.0f,
+                                                        .to = g.at,
+                                                        .to_diagonal = g.diagonal});
+    for (int i = 0; i < iterations; i++) {
+        const struct square polynomial = i == 0 ? all : one;
+        p->loops->product(stream, &(struct sw_muon_product){.rows = rows,
+                                                            .cols = rows,
+                                                            .terms = rows,
+                                                            .left = g.at,
+                                                            .left_diagonal = g.diagonal,
+                                                            .right = g.at,
+                                                            .right_diagonal = g.diagonal,
+                                                            .factor = QUINTIC,
+                                                            .right_factor = CUBIC,
+                                                            .identity = LINEAR,
+                                                            .to = polynomial.at,
+                                                            .to_diagonal = polynomial.diagonal});
+        if (i + 1 < iterations) {
+            multiply_squares(stream, p, polynomial, g, free_one);
+            multiply_squares(stream, p, free_one, polynomial, g);
+        }
+        if (i > 0) {
+            multiply_squares(stream, p, one, all, free_one);
+            swap(&all, &free_one);
+        }
+    }
+    return all;
+}
+
+/* Zeroes the row behind an odd last one. */
+static void zero_behind(sw_bf16 *matrix, int64_t rows, int64_t cols) {
+    const int64_t stride = sw_muon_stride(cols);
+    for (int64_t row = rows; row < sw_round_up(rows, 2); row++)
+        memset(matrix + row * stride, 0, (size_t)stride * sizeof *matrix);
+}
+
 /* Leaves the last X where the update was. */
 static void iterate(struct sw_stream *stream, struct pass *p) {
-    const int64_t rows = p->matrix.rows, cols = p->matrix.cols, stride = sw_muon_stride(cols);
-    for (int64_t row = rows; row < sw_round_up(rows, 2); row++) {
-        memset(p->at.x + row * stride, 0, (size_t)stride * sizeof(sw_bf16));
-        memset(p->at.next + row * stride, 0, (size_t)stride * sizeof(sw_bf16));
+    const int64_t rows = p->matrix.rows, cols = p->matrix.cols;
+    zero_behind(p->at.x, rows, cols);
+    zero_behind(p->at.next, rows, cols);
+    for (int i = 0; i < squares_of(&p->matrix); i++) {
+        zero_behind(p->at.square[i].at, rows, rows);
+        memset(p->at.square[i].diagonal + rows, 0, (size_t)(sw_muon_stride(rows) - rows) * sizeof(float));
     }
-    for (int i = 0; i < ITERATIONS; i++) {
-        const struct sw_muon_product steps[] = {
-            {.rows = rows, .cols = rows, .terms = cols, .left = p->at.x, .factor = 1.0f, .to = p->at.square},
-            {.rows = rows,
-             .cols = rows,
-             .terms = rows,
-             .left = p->at.square,
-             .factor = QUINTIC,
-             .addend_factor = CUBIC,
-             .addend = p->at.square,
-             .to = p->at.polynomial},
-            {.rows = rows,
-             .cols = cols,
-             .terms = rows,
-             .left = p->at.polynomial,
-             .right = p->at.x,
-             .factor = 1.0f,
-             .addend_factor = LINEAR,
-             .addend = p->at.x,
-             .to = i + 1 < ITERATIONS ? p->at.next : NULL,
-             .to_fp32 = p->at.update}};
-        for (size_t step = 0; step < sizeof steps / sizeof steps[0]; step++)
-            p->loops->product(stream, &steps[step]);
+    for (const int *run = runs_of(&p->matrix); *run > 0; run++) {
+        const struct square polynomials = polynomials_of(stream, p, *run);
+        p->loops->product(stream, &(struct sw_muon_product){.rows = rows,
+                                                            .cols = cols,
+                                                            .terms = rows,
+                                                            .left = polynomials.at,
+                                                            .left_diagonal = polynomials.diagonal,
+                                                            .right = p->at.x,
+                                                            .factor = 1.0f,
+                                                            .to = run[1] > 0 ? p->at.next : NULL,
+                                                            .to_fp32 = p->at.update});
         sw_bf16 *next = p->at.next;
         p->at.next = p->at.x;
         p->at.x = next;

@@ -7,12 +7,20 @@
  * scale is Jordan's, sqrt(max(1, outputs/inputs)), or Moonshot's (arXiv 2502.16982, equation 4),
  * 0.2·sqrt(max(outputs, inputs)), which gives an update the size of AdamW's.
  *
- * Momentum, norm and the last X are fp32; X before that, A and the polynomial are rounded to bf16, magnitudes below
- * SW_MUON_LEAST to zero. An element of a product is one chain of fused multiply-adds in fp32 over pairs of terms, of
- * each pair the second term first: the order of AVX-512's VDPBF16PS. Thanks to SW_MUON_LEAST each product of two
- * numbers is exact and no sum is subnormal, so that it makes no difference that this instruction flushes subnormals and
- * that others round a product before they add it. So every implementation, instruction set and number of threads gives
- * the same bits.
+ * An iteration multiplies X by P = 3.4445·I - 4.7750·G + 2.0315·G·G of G = X·Xᵀ. All such polynomials commute, so that
+ * rows that are at least twice as long as there are need only two products by X, of three iterations and of two: with
+ * Q = I before them, each iteration does Q = P·Q and G = P·G·P, and X = Q·X follows. These matrices have the rows of X
+ * and are symmetric, so that half of each product is computed. Between the two, G is made anew from X, because in
+ * directions that X lacks rounding leaves eigenvalues of G, which each iteration raises 12 times. Other matrices, whose
+ * smallest singular values are smaller, have G made anew in each iteration.
+ *
+ * Momentum, norm and the last X are fp32. X before that, and all of G, P, Q and P·G off their diagonals, are rounded to
+ * bf16, magnitudes below SW_MUON_LEAST to zero; their diagonals, which have most of a well-conditioned matrix, are fp32
+ * and enter a product behind the sum of its other terms (struct sw_muon_product). This sum is one chain of fused
+ * multiply-adds in fp32 over pairs of terms, of each pair the second term first: the order of AVX-512's VDPBF16PS.
+ * Thanks to SW_MUON_LEAST each product of two numbers is exact and no sum is subnormal, so that it makes no difference
+ * that this instruction flushes subnormals and that others round a product before they add it. So every implementation,
+ * instruction set and number of threads gives the same bits.
  *
  * muon.c has the order of the work, an implementation its loops and products. */
 #ifndef SW_KERNELS_MUON_H
@@ -76,7 +84,8 @@ bool sw_device_has_muon(const struct sw_device *device);
 
 /* Returns the scratch that an update of these tensors needs, in bytes. */
 int64_t sw_muon_scratch_bytes(const struct sw_muon_tensor *tensor, int64_t tensors);
-/* Returns the floating-point operations of the iterations of these tensors, of each symmetric product one half. */
+/* Returns the floating-point operations of the iterations of these tensors, of each symmetric product one half: of n
+ * rows of n columns 20·n³, of n rows of 4·n columns 38·n³. */
 double sw_muon_flops(const struct sw_muon_tensor *tensor, int64_t tensors);
 /* Returns the factor of the learning rate of a matrix. */
 double sw_muon_scale_of(sw_muon_scale scale, int64_t outputs, int64_t inputs);
@@ -94,16 +103,27 @@ static inline int64_t sw_muon_stride(int64_t cols) {
     return (cols + STRIDE_ELEMS - 1) / STRIDE_ELEMS * STRIDE_ELEMS;
 }
 
-/* A product with what is added to it: to = factor·left·right + addend_factor·addend, as
- * fma(factor, sum, addend_factor·addend). Rows lie sw_muon_stride of their columns apart. */
+/* A product with what is added to it: to = factor·left·right + right_factor·right + identity·I. Rows lie
+ * sw_muon_stride of their columns apart. A square matrix may have its diagonal elsewhere, in fp32, and zeros in its
+ * place. Of element (i, j), with l and r for the diagonals, one after the other, each by one fused multiply-add:
+ * - sum of left[i][k]·right[k][j] in the order above
+ * - sum += l[i]·right[i][j], where right[i][i] is r[i]
+ * - sum += left[i][j]·r[j], unless i is j
+ * - result = factor·sum + (right_factor·right[i][j])
+ * - result += identity where i is j and the result has a diagonal
+ * A result with a diagonal is symmetric: the elements above it are copied to below it. */
 struct sw_muon_product {
     int64_t rows, cols, terms;
-    const sw_bf16 *left;  /* [rows][terms] */
-    const sw_bf16 *right; /* [terms][cols], and a row of zeros behind an odd last one; NULL: the transposed left side */
-    float factor, addend_factor;
-    const sw_bf16 *addend; /* [rows][cols]; symmetric where right is NULL; NULL: zeros */
-    sw_bf16 *to;           /* [rows][cols] */
-    float *to_fp32;        /* receives the result unrounded where `to` is NULL */
+    const sw_bf16 *left;        /* [rows][terms] */
+    const float *left_diagonal; /* [rows]; NULL: it is in its place. Not where right is NULL */
+    const sw_bf16 *right; /* [terms][cols], and a row of zeros behind an odd last one; NULL: the transposed left side,
+                             and right_factor is 0 */
+    const float *right_diagonal; /* [cols], and zeros up to sw_muon_stride; NULL: it is in its place */
+    float factor, right_factor, identity;
+    sw_bf16 *to; /* [rows][cols] */
+    /* [rows] receives the diagonal, and `to` zeros in its place. NULL: it is rounded to its place. */
+    float *to_diagonal;
+    float *to_fp32; /* receives the result unrounded where `to` is NULL */
 };
 
 /* Does the items [first, end) of a pass. */

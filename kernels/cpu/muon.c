@@ -2,8 +2,7 @@
  *
  * A product is made by tiles of pairs of bf16 terms. Every sum of a tile goes on where the block of terms before it
  * ended, so each element is one chain of fused multiply-adds, as in ref/muon.c, and has its bits. Without AVX-512's
- * products of pairs a packed pair is two numbers of fp32, the second term first. The product of a matrix by its
- * transpose is symmetric to the last bit, because the factors of each term only change places: half of it is computed
+ * products of pairs a packed pair is two numbers of fp32, the second term first. Half of a symmetric result is computed
  * and the rest copied. */
 #include "kernels/muon.h"
 #include "core/optimizer_format.h"
@@ -14,6 +13,8 @@
 #include "kernels/cpu/quant.h"
 #include "kernels/cpu/share.h"
 #include "kernels/cpu/tile.h"
+
+#include <math.h>
 
 /* A register tile: its sums, two vectors of the right side and an element of the left fill the vector registers. */
 #if defined(__AVX512F__)
@@ -38,7 +39,7 @@ enum { SQUARE = 32 };
 
 struct call {
     const struct sw_muon_product *product;
-    int64_t left_stride, stride;    /* of the left side; of the right side, the addend and the result */
+    int64_t left_stride, stride;    /* of the left side; of the right side and the result */
     int64_t piece_rows, piece_cols; /* rows of a piece; pieces side by side */
 };
 
@@ -134,26 +135,47 @@ SW_INLINE sw_vec_half round_lanes(sw_vec value) {
     return sw_vec_to_bf16((sw_vec)((sw_vec_bits)value & ~small));
 }
 
+/* Makes an element of the diagonal that lies elsewhere. */
+static void finish_diagonal(const struct sw_muon_product *p, int64_t at, int64_t row, float sum) {
+    float right = 0.0f;
+    if (p->right_diagonal != NULL)
+        right = p->right_diagonal[row];
+    else if (p->right != NULL)
+        right = sw_bf16_to_f32(p->right[at]);
+    if (p->left_diagonal != NULL)
+        sum = fmaf(p->left_diagonal[row], right, sum);
+    p->to_diagonal[row] = fmaf(p->factor, sum, p->right_factor * right) + p->identity;
+    p->to[at] = 0;
+}
+
 /* Makes a tile of the result from its sums. */
 static void finish(const struct call *call, int64_t row, int64_t rows, int64_t col, const float *sums) {
     const struct sw_muon_product *p = call->product;
     const sw_vec factor = sw_vec_splat(p->factor);
-    for (int64_t i = 0; i < rows; i++)
+    for (int64_t i = 0; i < rows; i++) {
+        const sw_vec left_diagonal = sw_vec_splat(p->left_diagonal == NULL ? 0.0f : p->left_diagonal[row + i]);
         for (int64_t j = 0; j < TILE_COLS; j += SW_LANES) {
             const int64_t at = (row + i) * call->stride + col + j;
-            const sw_vec addend = p->addend == NULL ? (sw_vec){0} : sw_load(SW_BF16, p->addend, at);
-            const sw_vec value =
-                sw_vec_fma_once(factor, sw_vec_load(sums + i * TILE_COLS + j), p->addend_factor * addend);
+            const sw_vec right = p->right == NULL ? (sw_vec){0} : sw_load(SW_BF16, p->right, at);
+            sw_vec sum = sw_vec_load(sums + i * TILE_COLS + j);
+            if (p->left_diagonal != NULL)
+                sum = sw_vec_fma_once(left_diagonal, right, sum);
+            if (p->right_diagonal != NULL)
+                sum = sw_vec_fma_once(sw_load(SW_BF16, p->left, at), sw_vec_load(p->right_diagonal + col + j), sum);
+            const sw_vec value = sw_vec_fma_once(factor, sum, p->right_factor * right);
             if (p->to == NULL)
                 sw_vec_store(p->to_fp32 + at, value);
             else
                 *(sw_vec_half_unaligned *)(p->to + at) = round_lanes(value);
         }
+        if (p->to_diagonal != NULL && row + i >= col && row + i < col + TILE_COLS)
+            finish_diagonal(p, (row + i) * call->stride + row + i, row + i, sums[i * TILE_COLS + row + i - col]);
+    }
 }
 
 /* Tells whether a tile is copied from the other side of the diagonal. */
 static bool is_mirrored(const struct call *call, int64_t row, int64_t col, int64_t cols) {
-    return call->product->right == NULL && col + cols <= row;
+    return call->product->to_diagonal != NULL && col + cols <= row;
 }
 
 static void do_pieces(const void *context, int64_t first, int64_t end, int thread) {
@@ -217,7 +239,7 @@ static void product(struct sw_stream *stream, const struct sw_muon_product *p) {
         sw_cpu_share_long(stream, pieces, do_pieces, &call);
     else
         do_pieces(&call, 0, pieces, 0);
-    if (p->right == NULL)
+    if (p->to_diagonal != NULL)
         sw_cpu_share(stream, p->rows * p->rows >= PARALLEL_MIN_ELEMS, sw_div_up(p->rows, SQUARE), copy_squares, &call);
 }
 

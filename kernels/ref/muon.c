@@ -62,7 +62,7 @@ static void scale(int64_t cols, const float *from, double factor, sw_bf16 *to) {
         to[i] = i < cols ? sw_muon_round((float)((double)from[i] * factor)) : 0;
 }
 
-/* Returns the sum of an element of a product. */
+/* Returns the sum of the terms of an element of a product. */
 static float sum_of(const struct sw_muon_product *p, int64_t row, int64_t col) {
     const int64_t stride = sw_muon_stride(p->terms), right_stride = sw_muon_stride(p->cols);
     float sum = 0.0f;
@@ -74,18 +74,34 @@ static float sum_of(const struct sw_muon_product *p, int64_t row, int64_t col) {
     return sum;
 }
 
+static float element_of(const struct sw_muon_product *p, int64_t row, int64_t col) {
+    const bool own = row == col && p->right_diagonal != NULL;
+    float sum = sum_of(p, row, col), right = 0.0f;
+    if (p->right != NULL)
+        right = own ? p->right_diagonal[row] : sw_bf16_to_f32(p->right[row * sw_muon_stride(p->cols) + col]);
+    if (p->left_diagonal != NULL)
+        sum = fmaf(p->left_diagonal[row], right, sum);
+    if (p->right_diagonal != NULL && !own)
+        sum = fmaf(sw_bf16_to_f32(p->left[row * sw_muon_stride(p->terms) + col]), p->right_diagonal[col], sum);
+    return fmaf(p->factor, sum, p->right_factor * right);
+}
+
 static void product(struct sw_stream *stream, const struct sw_muon_product *p) {
     const int64_t stride = sw_muon_stride(p->cols);
     (void)stream;
     for (int64_t row = 0; row < p->rows; row++)
         for (int64_t col = 0; col < stride; col++) {
             const int64_t at = row * stride + col;
-            const float addend = p->addend == NULL ? 0.0f : sw_bf16_to_f32(p->addend[at]);
-            const float value = col < p->cols ? fmaf(p->factor, sum_of(p, row, col), p->addend_factor * addend) : 0.0f;
-            if (p->to != NULL)
-                p->to[at] = sw_muon_round(value);
-            else
+            const bool copied = p->to_diagonal != NULL && col < row;
+            const float value = col < p->cols && !copied ? element_of(p, row, col) : 0.0f;
+            if (p->to == NULL)
                 p->to_fp32[at] = value;
+            else if (copied)
+                p->to[at] = p->to[col * stride + row];
+            else
+                p->to[at] = p->to_diagonal != NULL && col == row ? 0 : sw_muon_round(value);
+            if (p->to_diagonal != NULL && col == row)
+                p->to_diagonal[row] = value + p->identity;
         }
 }
 
