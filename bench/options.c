@@ -6,10 +6,10 @@
 #include <stdlib.h>
 
 enum {
-    MODELS = SW_BENCH_GEMM | SW_BENCH_ATTENTION | SW_BENCH_COMPUTE,
+    MODELS = SW_BENCH_GEMM | SW_BENCH_ATTENTION | SW_BENCH_COMPUTE | SW_BENCH_MUON,
     FIVE_ROUNDS = SW_BENCH_EXPERTS | SW_BENCH_COPY | SW_BENCH_COMM | SW_BENCH_ATTENTION | SW_BENCH_COMPUTE,
     ALONE = MODELS | SW_BENCH_EXPERTS | SW_BENCH_COPY | SW_BENCH_UPDATE | SW_BENCH_LOAD,
-    NINE_ROUNDS = SW_BENCH_UPDATE | SW_BENCH_GEMM,
+    NINE_ROUNDS = SW_BENCH_UPDATE | SW_BENCH_GEMM | SW_BENCH_MUON,
     ALL = ALONE | SW_BENCH_COMM | SW_BENCH_ZERO,
 };
 
@@ -209,6 +209,12 @@ const struct sw_command_line sw_bench_gemm_line = {
     .more_help = sw_settings_help_presets,
     .examples = {"spillway bench gemm", "spillway bench gemm --model model --seq 32",
                  "spillway bench gemm --model gpt2-tiny --device cpu --precision fp32 --json"}};
+const struct sw_command_line sw_bench_muon_line = {
+    LINE("muon", SW_BENCH_MUON),
+    .summary = "Measures Muon's update of a model's matrices; on the CPU, against products of their sides by oneDNN.",
+    .more_help = sw_settings_help_presets,
+    .examples = {"spillway bench muon", "spillway bench muon --model model --threads 1",
+                 "spillway bench muon --model gpt2-tiny --device cpu --rounds 3 --json"}};
 const struct sw_command_line sw_bench_experts_line = {
     LINE("experts", SW_BENCH_EXPERTS),
     .summary = "Measures the grouped products of a mixture of experts, against products by one matrix.",

@@ -18,6 +18,7 @@ enum {
     SW_BENCH_LOAD = 64,
     SW_BENCH_ZERO = 128,
     SW_BENCH_EXPERTS = 256,
+    SW_BENCH_MUON = 512,
 };
 
 struct sw_bench_options {
@@ -31,8 +32,8 @@ enum { SW_BENCH_MOST_CHUNK_GRAINS = 384, SW_BENCH_MAX_SIZES = 6 };
 #define SW_BENCH_MADE_MODEL "made" /* the model that `zero` makes */
 
 extern const struct sw_command_line sw_bench_attention_line, sw_bench_comm_line, sw_bench_compute_line,
-    sw_bench_copy_line, sw_bench_experts_line, sw_bench_gemm_line, sw_bench_load_line, sw_bench_update_line,
-    sw_bench_zero_line;
+    sw_bench_copy_line, sw_bench_experts_line, sw_bench_gemm_line, sw_bench_load_line, sw_bench_muon_line,
+    sw_bench_update_line, sw_bench_zero_line;
 
 /* The values of --size that a bench takes, and those that it measures without the flag. */
 struct sw_bench_sizes {
@@ -62,6 +63,7 @@ sw_status sw_bench_copy(const void *given_options);
 sw_status sw_bench_experts(const void *given_options);
 sw_status sw_bench_gemm(const void *given_options);
 sw_status sw_bench_load(const void *given_options);
+sw_status sw_bench_muon(const void *given_options);
 sw_status sw_bench_update(const void *given_options);
 /* Benches that parse their own arguments: those of several ranks, and those with flags of their own. */
 int sw_bench_comm(int argc, char **argv);

@@ -321,6 +321,7 @@ static sw_status choose_settings(const struct sw_settings *given, struct sw_sett
     s->precision = given->precision;
     s->micro_batch = given->micro_batch;
     s->seq = given->seq;
+    s->tuning.optimizer = given->tuning.optimizer;
     s->json = given->json;
     return s->model != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for the settings");
 }

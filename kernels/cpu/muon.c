@@ -22,7 +22,7 @@ enum { TILE_ROWS = 12 };
 #else
 enum { TILE_ROWS = 6 };
 #endif
-enum { TILE_VECTORS = 2, TILE_COLS = TILE_VECTORS * SW_LANES, TILE_ELEMS = TILE_ROWS * TILE_COLS };
+enum { TILE_VECTORS = 2, TILE_COLS = TILE_VECTORS * SW_LANES };
 /* Numbers of fp32 that a packed pair takes, or pairs themselves where the processor multiplies them. */
 enum { PAIR_STEPS = SW_FAST_PAIRS ? 1 : 2 };
 /* The pairs of a block, and the sides of a piece of the result, which one thread makes. The packed columns of a piece
@@ -35,7 +35,7 @@ enum { PIECES_OF_THREAD = 3 };
 /* Multiplications of a product, and elements of a pass, below which starting threads costs more than it gains. */
 enum { PARALLEL_MIN_PRODUCTS = 1 << 19, PARALLEL_MIN_ELEMS = 1 << 15 };
 /* A side of the squares in which half of a symmetric result is copied to the other half. */
-enum { SQUARE = 32 };
+enum { SQUARE = SW_LANES };
 
 struct call {
     const struct sw_muon_product *product;
@@ -102,32 +102,41 @@ SW_INLINE sw_vec add_product(const float *left, sw_vec right, sw_vec sum) {
                          : sw_vec_fma(sw_vec_splat(*left), right, sum);
 }
 
-/* Adds the terms of a block to the sums of a tile. */
-static void multiply(int64_t steps, const float *left, const float *right, float *sums) {
+/* Adds the terms of a block to the sums of a tile. skipped: vectors of each row that are left out; first: the sums are
+ * zero before */
+SW_INLINE void multiply_vectors(const int skipped, const bool first, int64_t steps, const float *left,
+                                const float *right, float *sums) {
     sw_vec sum[TILE_ROWS][TILE_VECTORS];
 #pragma GCC unroll 16
     for (int i = 0; i < TILE_ROWS; i++)
 #pragma GCC unroll 2
-        for (int j = 0; j < TILE_VECTORS; j++)
-            sum[i][j] = sw_vec_load(sums + i * TILE_COLS + j * SW_LANES);
+        for (int j = skipped; j < TILE_VECTORS; j++)
+            sum[i][j] = first ? (sw_vec){0} : sw_vec_load(sums + i * TILE_COLS + j * SW_LANES);
 #pragma GCC unroll 4
     for (int64_t k = 0; k < steps; k++, left += TILE_ROWS, right += TILE_COLS) {
         sw_vec column[TILE_VECTORS];
 #pragma GCC unroll 2
-        for (int j = 0; j < TILE_VECTORS; j++)
+        for (int j = skipped; j < TILE_VECTORS; j++)
             column[j] = sw_vec_load(right + j * SW_LANES);
 #pragma GCC unroll 16
         for (int i = 0; i < TILE_ROWS; i++) {
 #pragma GCC unroll 2
-            for (int j = 0; j < TILE_VECTORS; j++)
+            for (int j = skipped; j < TILE_VECTORS; j++)
                 sum[i][j] = add_product(left + i, column[j], sum[i][j]);
         }
     }
 #pragma GCC unroll 16
     for (int i = 0; i < TILE_ROWS; i++)
 #pragma GCC unroll 2
-        for (int j = 0; j < TILE_VECTORS; j++)
+        for (int j = skipped; j < TILE_VECTORS; j++)
             sw_vec_store(sums + i * TILE_COLS + j * SW_LANES, sum[i][j]);
+}
+
+static void multiply(int skipped, bool first, int64_t steps, const float *left, const float *right, float *sums) {
+    if (skipped > 0)
+        multiply_vectors(1, first, steps, left, right, sums);
+    else
+        multiply_vectors(0, first, steps, left, right, sums);
 }
 
 SW_INLINE sw_vec_half round_lanes(sw_vec value) {
@@ -148,13 +157,14 @@ static void finish_diagonal(const struct sw_muon_product *p, int64_t at, int64_t
     p->to[at] = 0;
 }
 
-/* Makes a tile of the result from its sums. */
-static void finish(const struct call *call, int64_t row, int64_t rows, int64_t col, const float *sums) {
+/* Makes a tile of the result from its sums, but for the first columns. */
+static void finish(const struct call *call, int64_t row, int64_t rows, int64_t col, int64_t skipped_cols,
+                   const float *sums) {
     const struct sw_muon_product *p = call->product;
     const sw_vec factor = sw_vec_splat(p->factor);
     for (int64_t i = 0; i < rows; i++) {
         const sw_vec left_diagonal = sw_vec_splat(p->left_diagonal == NULL ? 0.0f : p->left_diagonal[row + i]);
-        for (int64_t j = 0; j < TILE_COLS; j += SW_LANES) {
+        for (int64_t j = skipped_cols; j < TILE_COLS; j += SW_LANES) {
             const int64_t at = (row + i) * call->stride + col + j;
             const sw_vec right = p->right == NULL ? (sw_vec){0} : sw_load(SW_BF16, p->right, at);
             sw_vec sum = sw_vec_load(sums + i * TILE_COLS + j);
@@ -173,7 +183,7 @@ static void finish(const struct call *call, int64_t row, int64_t rows, int64_t c
     }
 }
 
-/* Tells whether a tile is copied from the other side of the diagonal. */
+/* Tells whether columns of a piece are copied from the other side of the diagonal, as they are in front of all rows. */
 static bool is_mirrored(const struct call *call, int64_t row, int64_t col, int64_t cols) {
     return call->product->to_diagonal != NULL && col + cols <= row;
 }
@@ -189,24 +199,22 @@ static void do_pieces(const void *context, int64_t first, int64_t end, int threa
         const int64_t row = piece / call->piece_cols * call->piece_rows, col = piece % call->piece_cols * PIECE_COLS;
         const int64_t rows = sw_min_i64(call->piece_rows, call->product->rows - row);
         const int64_t cols = sw_min_i64(PIECE_COLS, call->stride - col);
-        if (is_mirrored(call, row, col, cols))
-            continue;
-        for (int64_t pair = 0; pair < all_pairs; pair += PAIRS) {
+        int64_t mirrored = 0; /* columns */
+        while (mirrored < cols && is_mirrored(call, row, col + mirrored, TILE_COLS))
+            mirrored += TILE_COLS;
+        for (int64_t pair = 0; pair < all_pairs && mirrored < cols; pair += PAIRS) {
             const int64_t pairs = sw_min_i64(PAIRS, all_pairs - pair), steps = pairs * PAIR_STEPS;
-            pack_right(call, col, cols, pair, pairs, right);
+            pack_right(call, col + mirrored, cols - mirrored, pair, pairs, right + mirrored * steps);
             for (int64_t i = 0; i < rows; i += TILE_ROWS)
                 pack_rows(TILE_ROWS, call->product->left + (row + i) * call->left_stride + 2 * pair, call->left_stride,
                           sw_min_i64(TILE_ROWS, rows - i), pairs, left + i * steps);
-            for (int64_t j = 0; j < cols; j += TILE_COLS)
-                for (int64_t i = 0; i < rows; i += TILE_ROWS) {
+            for (int64_t j = mirrored; j < cols; j += TILE_COLS)
+                for (int64_t i = 0; i < rows && !is_mirrored(call, row + i, col + j, TILE_COLS); i += TILE_ROWS) {
                     float *tile = sums + i * PIECE_COLS + j * TILE_ROWS;
-                    if (is_mirrored(call, row + i, col + j, TILE_COLS))
-                        continue;
-                    if (pair == 0)
-                        memset(tile, 0, TILE_ELEMS * sizeof *tile);
-                    multiply(steps, left + i * steps, right + j * steps, tile);
+                    const int skipped = is_mirrored(call, row + i, col + j, SW_LANES) ? 1 : 0;
+                    multiply(skipped, pair == 0, steps, left + i * steps, right + j * steps, tile);
                     if (pair + pairs == all_pairs)
-                        finish(call, row + i, sw_min_i64(TILE_ROWS, rows - i), col + j, tile);
+                        finish(call, row + i, sw_min_i64(TILE_ROWS, rows - i), col + j, skipped * SW_LANES, tile);
                 }
         }
     }
@@ -218,11 +226,19 @@ static void copy_squares(const void *context, int64_t first, int64_t end, int th
     const int64_t rows = call->product->rows;
     sw_bf16 *to = call->product->to;
     (void)thread;
-    for (int64_t square = first * SQUARE; square < sw_min_i64(end * SQUARE, rows); square += SQUARE)
-        for (int64_t left = 0; left <= square; left += SQUARE)
-            for (int64_t row = square; row < sw_min_i64(square + SQUARE, rows); row++)
-                for (int64_t col = left; col < sw_min_i64(left + SQUARE, row); col++)
-                    to[row * call->stride + col] = to[col * call->stride + row];
+    for (int64_t square = first * SQUARE; square < sw_min_i64(end * SQUARE, rows); square += SQUARE) {
+        for (int64_t left = 0; left < square; left += SQUARE) {
+            sw_vec line[SQUARE];
+            for (int64_t i = 0; i < SQUARE; i++)
+                line[i] = sw_load(SW_BF16, to, (left + i) * call->stride + square);
+            sw_vec_transpose(line);
+            for (int64_t i = 0; i < sw_min_i64(SQUARE, rows - square); i++)
+                sw_store(SW_BF16, to, (square + i) * call->stride + left, line[i]);
+        }
+        for (int64_t row = square; row < sw_min_i64(square + SQUARE, rows); row++)
+            for (int64_t col = square; col < row; col++)
+                to[row * call->stride + col] = to[col * call->stride + row];
+    }
 }
 
 static void product(struct sw_stream *stream, const struct sw_muon_product *p) {
