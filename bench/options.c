@@ -6,7 +6,8 @@
 #include <stdlib.h>
 
 enum {
-    MODELS = SW_BENCH_GEMM | SW_BENCH_ATTENTION | SW_BENCH_COMPUTE | SW_BENCH_MUON,
+    PASSES = SW_BENCH_GEMM | SW_BENCH_ATTENTION | SW_BENCH_COMPUTE,
+    MODELS = PASSES | SW_BENCH_MUON,
     FIVE_ROUNDS = SW_BENCH_EXPERTS | SW_BENCH_COPY | SW_BENCH_COMM | SW_BENCH_ATTENTION | SW_BENCH_COMPUTE,
     ALONE = MODELS | SW_BENCH_EXPERTS | SW_BENCH_COPY | SW_BENCH_UPDATE | SW_BENCH_LOAD,
     NINE_ROUNDS = SW_BENCH_UPDATE | SW_BENCH_GEMM | SW_BENCH_MUON,
@@ -58,10 +59,10 @@ static const struct sw_option options[] = {
     {.name = "--seq", .kind = SW_OPTION_INT, AT(settings.seq), .commands = MODELS, .group = WORKLOAD,
      .initial = "auto", .value = "N", .int_min = 1, .int_max = 1 << 22, .allow_auto = true,
      .what = "tokens of a sequence; auto: 1024, or fewer if the model has fewer positions"},
-    {.name = "--micro-batch", .kind = SW_OPTION_INT, AT(settings.micro_batch), .commands = MODELS, .group = WORKLOAD,
+    {.name = "--micro-batch", .kind = SW_OPTION_INT, AT(settings.micro_batch), .commands = PASSES, .group = WORKLOAD,
      .initial = "auto", .value = "N", .int_min = 1, .int_max = 1 << 20, .allow_auto = true,
      .what = "sequences computed at once; auto: as many as hold 4096 tokens"},
-    {.name = "--precision", .kind = SW_OPTION_CHOICE, AT(settings.precision), .commands = MODELS, .group = WORKLOAD,
+    {.name = "--precision", .kind = SW_OPTION_CHOICE, AT(settings.precision), .commands = PASSES, .group = WORKLOAD,
      .initial = "auto", .choices = "auto|bf16|fp16|fp32|tf32",
      .what = "type of the operands; tf32: fp32, which a GPU multiplies as TF32; auto: bf16 if the device has it"},
     {.name = "--precision", .kind = SW_OPTION_CHOICE, AT(settings.precision), .commands = SW_BENCH_ZERO,

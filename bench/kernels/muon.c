@@ -190,15 +190,18 @@ static struct total_row total_of(const struct muon_bench *b) {
 
 static sw_status report(const struct muon_bench *b) {
     const struct total_row total = total_of(b);
+    const struct sw_device_info info = sw_devices_info(&b->of.job.devices);
     if (b->of.settings.json)
-        return sw_command_print_json(
-            sw_bench_join(sw_bench_model_json(&b->of, "muon", b->given->rounds),
-                          json_pack("{s:s, s:s, s:o, s:o}", "numbers", SW_BENCH_NUMBERS, "bound_precision",
-                                    sw_dtype_name(b->of.bound_type), "matrices",
-                                    sw_table_json(SW_TABLE(shape_fields, b->row, b->count)), "total",
-                                    sw_table_row_json(SW_TABLE(total_fields, &total, 1), 0))));
-    sw_bench_model_print(&b->of, b->given->rounds);
-    puts("Muon's update of a matrix, against a product of its sides by oneDNN");
+        return sw_command_print_json(json_pack(
+            "{s:s, s:s, s:s, s:s, s:i, s:i, s:I, s:s, s:s, s:o, s:o}", "bench", "muon", "device", info.name, "isa",
+            info.isa, "model", b->of.settings.model, "threads", info.threads, "rounds", (int)b->given->rounds, "seq",
+            (json_int_t)b->of.settings.seq, "numbers", SW_BENCH_NUMBERS, "product_precision",
+            sw_dtype_name(b->of.bound_type), "matrices", sw_table_json(SW_TABLE(shape_fields, b->row, b->count)),
+            "total", sw_table_row_json(SW_TABLE(total_fields, &total, 1), 0)));
+    printf("%s, %s, %s; medians of %s\n"
+           "Muon's update of a matrix, against a product of its sides by oneDNN in %s\n",
+           b->of.settings.model, info.name, SW_COUNT(info.threads, "thread"), SW_COUNT(b->given->rounds, "round"),
+           sw_dtype_name(b->of.bound_type));
     sw_table_print(SW_TABLE(shape_fields, b->row, b->count));
     sw_table_print(SW_TABLE(total_fields, &total, 1));
     return SW_OK;
@@ -207,6 +210,7 @@ static sw_status report(const struct muon_bench *b) {
 static sw_status run(struct muon_bench *b) {
     b->settings = b->given->settings;
     b->settings.tuning.optimizer = SW_TRAINS_MUON;
+    b->settings.micro_batch = 1;
     SW_TRY(sw_bench_model_open(&b->settings, &b->of));
     list_shapes(b);
     SW_TRY(take_areas(b));

@@ -238,10 +238,13 @@ static const struct sw_bench_field time_fields[] = {
     {.name = "bottleneck_share", SW_AT(SW_FIELD_REAL, bottleneck_share)},
 };
 
-/* Fills the rows of the steps that were measured, and of the prediction. Returns their count. */
-static int list_times(const struct sw_step_bench *b, struct time_row rows[SW_STEP_KINDS + 1]) {
-    static const char *const keys[] = {"resident", "placed", "io_alone"};
-    static const char *const texts[] = {"resident", "as placed", "its own I/O alone"};
+/* Rows of the steps that were measured, and of the predictions of the last and of the placed one. */
+enum { TIME_ROWS = SW_STEP_KINDS + 2 };
+
+/* Fills the rows. Returns their count. */
+static int list_times(const struct sw_step_bench *b, struct time_row rows[TIME_ROWS]) {
+    static const char *const keys[] = {"resident", "placed", "io_alone", "adamw"};
+    static const char *const texts[] = {"resident", "as placed", "its own I/O alone", "with AdamW"};
     const struct sw_simulation *predicted = prediction_of(b);
     const double tokens = (double)b->settings.batch_tokens, placed_s = b->median_s[SW_STEP_PLACED];
     int count = 0;
@@ -252,6 +255,12 @@ static int list_times(const struct sw_step_bench *b, struct time_row rows[SW_STE
                                               .step_s = b->median_s[k],
                                               .steps = b->times[k].count,
                                               .bottleneck_share = NAN};
+    if (b->adamw_predicted_s > 0.0)
+        rows[count++] = (struct time_row){.key = "adamw_predicted",
+                                          .text = "with AdamW, predicted",
+                                          .step_s = b->adamw_predicted_s,
+                                          .steps = -1,
+                                          .bottleneck_share = NAN};
     rows[count++] = (struct time_row){.key = "predicted",
                                       .text = "predicted",
                                       .step_s = predicted->step_s,
@@ -340,7 +349,7 @@ static void step_bench_print(const struct sw_step_bench *b) {
     const struct sw_settings *s = &b->settings;
     char device[SW_SIZE_CHARS], host[SW_SIZE_CHARS], nvme[SW_SIZE_CHARS];
     const int64_t *peak = b->job.plan->tier_bytes;
-    struct time_row times[SW_STEP_KINDS + 1];
+    struct time_row times[TIME_ROWS];
     struct lane_row lanes[SW_LANES];
     struct exchange_row exchange[SW_STEP_COMMS];
     const int time_count = list_times(b, times);
@@ -391,7 +400,7 @@ static json_t *exchange_json(const struct sw_step_bench *b) {
 static sw_status step_bench_json(const struct sw_step_bench *b) {
     const struct sw_settings *s = &b->settings;
     const int64_t *peak = b->job.plan->tier_bytes;
-    struct time_row times[SW_STEP_KINDS + 1];
+    struct time_row times[TIME_ROWS];
     struct lane_row lanes[SW_LANES];
     const int time_count = list_times(b, times);
     list_lanes(b, lanes);
@@ -599,28 +608,52 @@ static_assert((int)SW_CONTENDER_MAX_STEPS >= MOST_ROUNDS * MOST_STEPS, "--steps 
 /* Share of a GPU's memory that both contenders may take. Kernels and libraries need the rest. */
 #define GPU_SHARE 0.97
 
-/* Returns whether the resident and the placed contender, which run in turn, fit into memory together, with those of all
- * ranks of this machine. */
-static bool both_fit(const struct sw_step_bench *b, const struct sw_machine *machine) {
-    const int64_t *resident = b->resident.plan->tier_bytes, *placed = b->job.plan->tier_bytes;
+/* Finds what the contenders that have a plan take of this rank's device and host memory. They run in turn, but stay. */
+static void sum_memory(const struct sw_step_bench *b, int64_t *out_device_bytes, int64_t *out_host_bytes) {
+    const struct sw_plan *const plans[] = {b->job.plan, b->resident.plan, b->adamw.plan};
+    *out_device_bytes = *out_host_bytes = 0;
+    for (size_t i = 0; i < sizeof plans / sizeof plans[0]; i++)
+        if (plans[i] != NULL) {
+            *out_device_bytes += plans[i]->tier_bytes[SW_DEVICE];
+            *out_host_bytes += plans[i]->tier_bytes[SW_HOST];
+        }
+}
+
+/* Returns whether the contenders fit into memory together, with those of all ranks of this machine. */
+static bool all_fit(const struct sw_step_bench *b, const struct sw_machine *machine) {
     const struct sw_device_info info = sw_devices_info(&b->job.devices);
-    const int64_t device_bytes = resident[SW_DEVICE] + placed[SW_DEVICE];
-    const int64_t host_bytes = resident[SW_HOST] + placed[SW_HOST];
     const int64_t share_bytes = machine->available_bytes / sw_ranks_local_count(&b->ranks);
+    int64_t device_bytes, host_bytes;
+    sum_memory(b, &device_bytes, &host_bytes);
     if (info.host_memory)
         return device_bytes + host_bytes <= share_bytes;
     return device_bytes <= (int64_t)(GPU_SHARE * (double)info.memory_bytes) && host_bytes <= share_bytes;
 }
 
-static void say_what_does_not_fit(const struct sw_step_bench *b, const struct sw_machine *machine) {
+static void say_what_does_not_fit(const struct sw_step_bench *b, const char *what, const struct sw_machine *machine) {
     const struct sw_device_info info = sw_devices_info(&b->job.devices);
-    const int64_t *resident = b->resident.plan->tier_bytes, *placed = b->job.plan->tier_bytes;
-    const int64_t need_bytes =
-        resident[SW_DEVICE] + placed[SW_DEVICE] + (info.host_memory ? resident[SW_HOST] + placed[SW_HOST] : 0);
+    int64_t device_bytes, host_bytes;
     char need[SW_SIZE_CHARS], have[SW_SIZE_CHARS];
-    sw_log_warn("the resident step is not measured: both together take %s of %smemory and %s are available",
-                sw_format_size(need_bytes, need), info.host_memory ? "" : "the GPU's ",
+    sum_memory(b, &device_bytes, &host_bytes);
+    sw_log_warn("%s is not measured: with it the steps take %s of %smemory and %s are available", what,
+                sw_format_size(device_bytes + (info.host_memory ? host_bytes : 0), need),
+                info.host_memory ? "" : "the GPU's ",
                 sw_format_size(info.host_memory ? machine->available_bytes : info.memory_bytes, have));
+}
+
+/* Drops the plan of a contender, the newest one that has a plan, if not all fit on every rank. */
+static sw_status drop_if_too_large(struct sw_step_bench *b, struct sw_plan **plan, const char *what) {
+    struct sw_machine machine;
+    SW_TRY(sw_machine_read(&machine));
+    int64_t fits = all_fit(b, &machine);
+    SW_TRY(sw_ranks_least(&b->ranks, &fits, 1));
+    if (fits)
+        return SW_OK;
+    if (sw_ranks_rank(&b->ranks) == 0)
+        say_what_does_not_fit(b, what, &machine);
+    sw_plan_destroy(*plan);
+    *plan = NULL;
+    return SW_OK;
 }
 
 /* Plans the step that offloading is measured against: everything on the device, nothing computed twice. Ranks run it
@@ -628,7 +661,6 @@ static void say_what_does_not_fit(const struct sw_step_bench *b, const struct sw
 static sw_status plan_resident(struct sw_step_bench *b) {
     static char everything_there[] = "weights=device,grads=device,optimizer=device,acts=device";
     struct sw_job_change change = {.settings = *b->job.settings};
-    struct sw_machine machine;
     change.settings.place = everything_there;
     change.settings.trace = NULL;
     change.settings.recompute = SW_OPTION_RECOMPUTE_NONE;
@@ -637,24 +669,36 @@ static sw_status plan_resident(struct sw_step_bench *b) {
     if (status == SW_OK)
         status = sw_settings_complete_plan(b->resident.plan);
     SW_TRY(sw_ranks_agree_on_error(&b->ranks, status));
-    SW_TRY(sw_machine_read(&machine));
-    int64_t fits = both_fit(b, &machine);
-    SW_TRY(sw_ranks_least(&b->ranks, &fits, 1));
-    if (fits)
-        return SW_OK;
-    if (sw_ranks_rank(&b->ranks) == 0)
-        say_what_does_not_fit(b, &machine);
-    sw_plan_destroy(b->resident.plan);
-    b->resident.plan = NULL;
+    return drop_if_too_large(b, &b->resident.plan, "the resident step");
+}
+
+/* Returns whether a step speculates: for --speculate auto what the prediction says is faster. No step is clipped in
+ * this bench. */
+static bool speculates(const struct sw_step_bench *b, const struct sw_prediction *p) {
+    const int asked = b->settings.speculate;
+    return p->may_speculate &&
+           (asked == SW_SPECULATE_ALWAYS || (asked == SW_SPECULATE_AUTO && p->speculated.step_s < p->plain.step_s));
+}
+
+/* Plans and prices the same step with AdamW where Muon trains something. */
+static sw_status price_adamw(struct sw_step_bench *b) {
+    struct sw_job_change change = {.settings = *b->job.settings};
+    struct sw_prediction *prediction = &b->adamw.price.prediction;
+    change.settings.tuning.optimizer = SW_TRAINS_ADAMW;
+    change.settings.tuning.optimizer_for = NULL;
+    change.settings.trace = NULL;
+    SW_TRY(sw_job_with(&b->job, &change, &b->adamw));
+    SW_TRY(sw_settings_complete_plan(b->adamw.plan));
+    SW_TRY(sw_predict(b->adamw.plan, &b->job.rates.rates, prediction));
+    b->adamw_predicted_s = speculates(b, prediction) ? prediction->speculated.step_s : prediction->plain.step_s;
     return SW_OK;
 }
 
-/* Chooses for --speculate auto what the prediction says is faster. No step is clipped in this bench. */
-static void choose_speculation(struct sw_step_bench *b) {
-    const struct sw_prediction *p = &b->job.price.prediction;
-    const int asked = b->settings.speculate;
-    b->speculates = p->may_speculate && (asked == SW_SPECULATE_ALWAYS ||
-                                         (asked == SW_SPECULATE_AUTO && p->speculated.step_s < p->plain.step_s));
+static sw_status plan_adamw(struct sw_step_bench *b) {
+    if (!sw_optimizer_has_muon(sw_settings_optimizer(&b->settings)))
+        return SW_OK;
+    SW_TRY(sw_ranks_agree_on_error(&b->ranks, price_adamw(b)));
+    return drop_if_too_large(b, &b->adamw.plan, "the step with AdamW");
 }
 
 static sw_status open_contenders(struct sw_step_bench *b) {
@@ -662,7 +706,12 @@ static sw_status open_contenders(struct sw_step_bench *b) {
                                              .speculation = b->speculates ? SW_SPECULATE_ALWAYS : SW_SPECULATE_NEVER,
                                              .traced = b->settings.trace != NULL || sw_ranks_comm(&b->ranks) != NULL};
     const struct sw_contender_spec whole = {.job = &b->resident, .speculation = SW_SPECULATE_NEVER};
+    const bool other_speculates = b->adamw.plan != NULL && speculates(b, &b->adamw.price.prediction);
+    const struct sw_contender_spec other = {.job = &b->adamw,
+                                            .speculation = other_speculates ? SW_SPECULATE_ALWAYS : SW_SPECULATE_NEVER};
     SW_TRY(sw_contender_open(&placed, &b->placed));
+    if (b->adamw.plan != NULL)
+        SW_TRY(sw_contender_open(&other, &b->other));
     return b->resident.plan == NULL ? SW_OK : sw_contender_open(&whole, &b->whole);
 }
 
@@ -694,6 +743,8 @@ static sw_status run_round(struct sw_step_bench *b, int64_t steps) {
     if (b->resident.plan != NULL)
         SW_TRY(sw_contender_run(&b->whole, steps, &b->times[SW_STEP_RESIDENT]));
     SW_TRY(run_placed(b, steps));
+    if (b->adamw.plan != NULL)
+        SW_TRY(sw_contender_run(&b->other, steps, &b->times[SW_STEP_ADAMW]));
     if (b->placed.store == NULL)
         return SW_OK;
     sw_engine_replay_io(b->placed.engine, true);
@@ -768,8 +819,9 @@ static sw_status run(struct sw_step_bench *b) {
     SW_TRY(open_job(b));
     SW_TRY(predict(b));
     SW_TRY(plan_resident(b));
+    SW_TRY(plan_adamw(b));
     SW_TRY(sw_ranks_agree_on_error(&b->ranks, step_measure_products(b)));
-    choose_speculation(b);
+    b->speculates = speculates(b, &b->job.price.prediction);
     find_least(b);
     SW_TRY(open_contenders(b));
     sw_ranks_relax_timeout(&b->ranks, false);
@@ -788,7 +840,9 @@ static sw_status run(struct sw_step_bench *b) {
 static void close_bench(struct sw_step_bench *b) {
     sw_contender_close(&b->placed);
     sw_contender_close(&b->whole);
+    sw_contender_close(&b->other);
     sw_job_release(&b->resident);
+    sw_job_release(&b->adamw);
     for (int k = 0; k < SW_STEP_KINDS; k++)
         free(b->times[k].seconds);
     sw_job_release(&b->job);

@@ -81,7 +81,13 @@ void sw_contender_close(struct sw_contender *contender);
  * time, because no step ran ahead of it. */
 sw_status sw_contender_run(struct sw_contender *contender, int64_t steps, struct sw_step_times *times);
 
-typedef enum { SW_STEP_RESIDENT, SW_STEP_PLACED, SW_STEP_IO_ALONE, SW_STEP_KINDS } sw_step_bench_kind;
+typedef enum {
+    SW_STEP_RESIDENT,
+    SW_STEP_PLACED,
+    SW_STEP_IO_ALONE,
+    SW_STEP_ADAMW, /* as placed, where Muon trains matrices, but with AdamW for all */
+    SW_STEP_KINDS
+} sw_step_bench_kind;
 
 /* Steps whose exchange of ranks is reported: as it ran, as predicted, and as predicted where each rank has a core more
  * than its arithmetic takes. */
@@ -97,10 +103,12 @@ struct sw_step_bench {
     struct sw_job job; /* of the placed step */
     struct sw_job
         resident; /* with everything on the device; no plan: it does not fit in memory together with the placed one */
+    struct sw_job adamw;      /* no plan: Muon trains nothing, or it does not fit in memory together with the others */
+    double adamw_predicted_s; /* 0: Muon trains nothing */
     int64_t traced_from, traced_to;                  /* the last round's programs in the trace */
     struct sw_step_exchange exchange[SW_STEP_COMMS]; /* zero for a single rank */
     bool speculates;                                 /* the placed step updates in the backward pass */
-    struct sw_contender placed, whole;               /* whole: the resident one */
+    struct sw_contender placed, whole, other;        /* whole: the resident one; other: the one with AdamW */
     struct sw_step_times times[SW_STEP_KINDS];
     double median_s[SW_STEP_KINDS]; /* 0: not measured */
     int64_t least[SW_LANES];        /* least bytes a step, by lane; 0 where ranks run together */

@@ -15,6 +15,7 @@ FLAGS = {"copy": "--size --device --threads --rounds --json",
          "update": "--precision --chunk-grains --device --threads --rounds --json",
          "load": "--model --nvme --device --threads --rounds --allow-buffered --json",
          "gemm": "--model --seq --micro-batch --precision --device --threads --rounds --json",
+         "muon": "--model --seq --device --threads --rounds --json",
          "experts": "--experts --chosen --hidden --inner --tokens --precision --device --threads --rounds --json",
          "attention": "--model --seq --micro-batch --precision --device --threads --rounds --json",
          "compute": "--model --seq --micro-batch --precision --device --threads --rounds --json"}
@@ -39,6 +40,11 @@ PRODUCT_FIELDS = {"layer": str, "pass": str, "times": int, "m": int, "n": int, "
                   "flops_per_s": float, "same_layouts_flops_per_s": float, "own_layouts_flops_per_s": float, "of_same_layouts": float,
                   "of_own_layouts": float}
 TOTAL_FIELDS = {"seconds": float, "flops_per_s": float, "of_same_layouts": float, "of_own_layouts": float}
+MUON_FIELDS = {"bench": str, "device": str, "isa": str, "model": str, "threads": int, "rounds": int, "seq": int, "numbers": str,
+               "product_precision": str, "matrices": list, "total": dict}
+MATRIX_FIELDS = {"outputs": int, "inputs": int, "times": int, "seconds": float, "flops_per_s": float, "product_flops_per_s": float,
+                 "of_product": float}
+MUON_TOTAL_FIELDS = {"matrices": int, "tokens": int, "seconds": float, "flops": float, "flops_per_s": float, "of_product": float}
 ATTENTION_FIELDS = {"bench": str, "device": str, "isa": str, "model": str, "precision": str, "numbers": str,
                     "threads": int, "rounds": int, "micro_batch": int, "seq": int, "forward": dict, "backward": dict,
                     "products_flops_per_s": float}
@@ -277,6 +283,25 @@ def attention_passes():
     return problems
 
 
+def muon():
+    """Matrices of a fused tensor count apart. Squares of n rows take 20 n^3 operations, and 38 n^3 if four times as long."""
+    found, problems = report("muon", "--model", "gpt2-tiny", "--seq", 64, fields=MUON_FIELDS)
+    if problems:
+        return problems
+    total, shapes = found["total"], {}
+    for one in found["matrices"]:
+        problems += wrong_fields("matrix", one, MATRIX_FIELDS)
+        problems += unequal("of_product", one["of_product"], one["flops_per_s"] / one["product_flops_per_s"])
+        shapes[one["outputs"], one["inputs"]] = (one["times"], round(one["seconds"] * one["flops_per_s"]))
+    square, long = 20 * 64 ** 3, 38 * 64 ** 3
+    if shapes != {(64, 64): (8, square), (256, 64): (2, long), (64, 256): (2, long)}:
+        problems.append(f"matrices {shapes}")
+    problems += wrong_fields("total", total, MUON_TOTAL_FIELDS)
+    problems += unequal("flops", total["flops"], 8 * square + 4 * long)
+    problems += unequal("seconds", total["seconds"], sum(one["times"] * one["seconds"] for one in found["matrices"]))
+    return problems + ([] if total["matrices"] == 12 else [f"{total['matrices']} matrices"])
+
+
 def experts():
     """Both layers have three products each, with the sides that the flags give."""
     sizes = ("--experts", 5, "--chosen", 2, "--hidden", 24, "--inner", 16, "--tokens", 30)
@@ -319,6 +344,7 @@ def readable_reports():
     tiny = ("--model", "gpt2-tiny", "--seq", 8, "--precision", "fp32")
     table = [(("copy", "--size", "64KiB"), 2 + 2 * 2, "memcpy"), (("update", "--precision", "bf16"), 2 + 2, "Gparam/s"),
              (("gemm", *tiny), 3 + 2 * (1 + 15) + 1 + 1 + 3, "to own"),
+             (("muon", "--model", "gpt2-tiny"), 2 + 1 + 3 + 2, "to it"),
              (("experts", "--hidden", 8, "--inner", 8, "--tokens", 4), 2 + 1 + 6, "to dense"),
              (("attention", *tiny), 3 + 1 + 2, "to a head's products"), (("compute", *tiny), 3 + 1 + 4, "products to both"),
              (("load", "--model", "gpt2-tiny", "--nvme", SCRATCH), 3 + 2, "GB/s")]
@@ -355,6 +381,7 @@ def misuse():
              ("gemm", 1, ("--model", "gpt5"), "gpt5", "gpt2-124m"),
              ("gemm", 1, ("--model", "gpt2-tiny", "--seq", 65), "--seq 65", "64"),
              ("gemm", 1, ("--model", wide, *huge), "available", "--micro-batch"),
+             ("muon", 1, ("--model", "gpt5"), "gpt5", "gpt2-124m"), ("muon", 2, ("--micro-batch", 1), "--micro-batch"),
              ("experts", 2, ("--chosen", 33), "--chosen"),
              ("experts", 1, ("--experts", 1024, "--hidden", 1048576, "--inner", 1048576), "available", "--experts"),
              ("experts", 1, ("--experts", 4), "--chosen 8 is more than --experts 4"),
@@ -373,5 +400,5 @@ def misuse():
     return problems
 
 
-script_test.run(copies, updates, loads, matrix_products, arithmetic, attention_passes, experts, every_precision, readable_reports,
+script_test.run(copies, updates, loads, matrix_products, arithmetic, attention_passes, muon, experts, every_precision, readable_reports,
                 help_explains_every_flag, misuse)

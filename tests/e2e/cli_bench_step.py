@@ -108,6 +108,27 @@ def reports():
     return problems
 
 
+def muon_beside_adamw():
+    """The same step with AdamW is measured in turn, and predicted; its state is larger."""
+    ended = program.run(*bench(folder("muon"), "--optimizer", "muon", "--place", PLACES[1][0], "--steps", STEPS, "--rates", RATES,
+                               "--json"))
+    if ended.code != 0 or ended.err:
+        return [f"status {ended.code}: {ended.err}"]
+    found = json.loads(ended.out)
+    steps = found["steps"]
+    problems = wrong_times({**found, "steps": {name: one for name, one in steps.items() if "adamw" not in name}}, True)
+    if steps.keys() - {"resident", "placed", "io_alone", "predicted"} != {"adamw", "adamw_predicted"}:
+        return problems + [f"times of {sorted(steps)}"]
+    other = steps["adamw"]
+    if other["steps"] != STEPS * ROUNDS or abs(other["placed_ratio"] * other["step_s"] / steps["placed"]["step_s"] - 1) > 1e-9:
+        problems.append(f"with AdamW: {other}")
+    if not 0 < steps["adamw_predicted"]["step_s"]:
+        problems.append(f"predicted with AdamW: {steps['adamw_predicted']}")
+    readable = program.must(*bench(folder("muon"), "--optimizer", "muon", "--steps", 1, "--rates", RATES)).out
+    return problems + [f"the report lacks '{word}': {readable}" for word in ("with AdamW ", "with AdamW, predicted")
+                       if word not in readable]
+
+
 def shared_inputs():
     """Tiles of a block share inputs, which leave the device once."""
     ended = program.must(*bench(folder("tiles"), "--tiles", 2, "--place", "acts=host", "--steps", 1, "--json"))
@@ -232,5 +253,5 @@ def help_explains_every_flag():
             if not re.search(rf"^  {flag}(\.\.\.)?[ \n].*", ended.out, re.MULTILINE)]
 
 
-script_test.run(reports, shared_inputs, readable_report, kept_rates, ranks_measure_together, gone_however_it_ends,
+script_test.run(reports, muon_beside_adamw, shared_inputs, readable_report, kept_rates, ranks_measure_together, gone_however_it_ends,
                 others_are_left_alone, misuse, help_explains_every_flag)

@@ -28,7 +28,7 @@ COMMANDS = {
     "doctor": "--nvme --quick --measure --json",
 }
 # Their flags are those of their own tests.
-BENCHES = ("copy", "comm", "update", "gemm", "experts", "attention", "compute", "load", "step", "zero", "io")
+BENCHES = ("copy", "comm", "update", "muon", "gemm", "experts", "attention", "compute", "load", "step", "zero", "io")
 PLAN_FIELDS = {"model": str, "parameters": int, "batch_tokens": int, "micro_batch": int, "seq": int, "precision": str,
                "active_parameters": int, "optimizer_state": str, "grads_state": str,
                "recompute": list, "commit_every_step": bool, "store_bytes": int, "disk_bytes": int, "peak_bytes": dict,
