@@ -44,6 +44,10 @@ void sw_plan_stages_print(const struct sw_plan_stages *stages, const struct sw_j
                      (long long)stages->count, sw_format_count(sw_settings_stage_ranks(job->settings), "rank", ranks),
                      sw_format_count(sw_plan_groups(job->plan), "group", groups), (long long)stages->slowest,
                      100.0 * step->bubble_s / step->step_s, 100.0 * ideal_bubble(job));
+    if (sw_plan_ranks(job->plan) > 1)
+        sw_command_print(0, INDENT,
+                         "each rank adds up its micro-batches' gradients, whole at every --zero, and the ranks of a "
+                         "stage exchange them once a step");
     printf("  stage%8s%11s%13s%13s%13s  %s\n", "layers", "step", "device", "host", "disk", "limited by");
     for (int64_t stage = 0; stage < stages->count; stage++) {
         const struct sw_stage_price *price = &stages->stage[stage];

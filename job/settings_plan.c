@@ -320,7 +320,7 @@ static sw_status choose_stage(const struct sw_settings *settings, const struct s
         *out = SW_ZERO_WEIGHTS;
     if (!open || sw_settings_most_state_ranks(settings) == 1 || *out == SW_ZERO_WEIGHTS)
         return SW_OK;
-    /* The gradients and weights of a stage that reduced or gathered them would do so once for each micro-batch. */
+    /* Ranks add up their gradients whole, so that 2 saves little, and 3 gathers weights twice for each micro-batch. */
     if (sw_settings_stages(settings) > 1) {
         *out = SW_ZERO_OPTIMIZER;
         return SW_OK;

@@ -140,9 +140,10 @@ struct sw_zero_report {
  * In a pipeline (Narayanan et al., arXiv 2104.04473, section 2.2) P and L are those of one stage. Stage s of p keeps C
  * M of min(m, p - s) micro-batches, which is the bound of 1F1B. Its ranks send m M to each neighbouring stage: outputs
  * forward, or the gradients at them back, so that 2 m M cross each border. If the table is tied, the first and the last
- * stage each have it, and send each other 4 bytes for each of its elements, over N. Data ranks reduce each
- * micro-batch's gradients by themselves at stages 2 and 3, and gather its weights twice at stage 3: data ranks (D-1)/D
- * w P / N, times 2, at stage 2 times m + 1, at stage 3 times 3 m Every figure is the largest that a stage has. */
+ * stage each have it, and send each other 4 bytes for each of its elements, over N. Data ranks reduce gradients once
+ * a step, because each adds up its own micro-batches first: 4 P / N bytes of fp32 sums at every ZeRO stage, which are
+ * no state and not among the figures. At stage 3 they gather weights twice for each micro-batch: data ranks (D-1)/D w P
+ * / N, times 2, at stage 3 times 2 m + 1. Every figure is the largest that a stage has. */
 
 /* The optimizer state of a parameter: fp32 master and two moments. */
 enum { OPTIMIZER_BYTES = 12 };
@@ -276,8 +277,7 @@ static void find_paper_formulas(const struct sw_zero_job *job, struct sw_zero_st
 
 /* Returns how often a step reduces gradients and gathers weights. */
 static double exchanges_of(const struct sw_zero_job *job, int zero) {
-    const double reduces = zero >= SW_ZERO_GRADS ? job->micro_batches : 1.0;
-    return reduces + (zero >= SW_ZERO_WEIGHTS ? 2.0 * job->micro_batches : 1.0);
+    return 1.0 + (zero >= SW_ZERO_WEIGHTS ? 2.0 * job->micro_batches : 1.0);
 }
 
 /* Computes the formulas of a rank of one part. */

@@ -134,7 +134,7 @@ bool sw_plan_keeps_secondary(const struct sw_plan *plan, int64_t unit) {
 }
 
 bool sw_plan_reduces_groups(const struct sw_plan *plan, int64_t unit) {
-    if (unit == 0 && sw_plan_copies_table(plan)) /* the other stage adds to it first */
+    if (sw_plan_stages(plan) > 1)
         return false;
     return sw_plan_unit_ranks(plan, unit) > 1 && plan->spec.zero >= SW_ZERO_GRADS && sw_plan_groups(plan) > 1;
 }
