@@ -113,6 +113,7 @@ static sw_status open_plan(struct harness *h) {
         .recompute = h->spec.recompute,
         .recompute_auto = h->spec.device_bytes > 0,
         .one_generation = h->spec.one_generation,
+        .commits_by_saves = h->spec.commits_by_saves,
         .chunk_grains = h->spec.chunk_grains,
         .ring_chunks = h->spec.ring_chunks,
         .budget_bytes = {[SW_DEVICE] = h->spec.device_bytes > 0 ? h->spec.device_bytes : HARNESS_BUDGET_BYTES,

@@ -34,6 +34,7 @@ struct harness_spec {
     int compute_threads, update_threads;
     const char *directory; /* of the store; NULL: none */
     bool one_generation;   /* of the optimizer in the store */
+    bool commits_by_saves; /* although the whole optimizer may be on NVMe: that of another stage may not */
     bool resume;           /* the store is there: go on from its commit, else make it and load */
     /* Called with the store before the engine opens it; NULL: not. */
     sw_status (*prepare_store)(void *context, struct sw_store *store);

@@ -17,7 +17,19 @@
 
 #include <cmocka.h>
 
-enum { WRONG_CHARS = 512, PATH_CHARS = 4096, MOST_RANKS = 8, MICRO_BATCHES = 12, LONG_STEPS = 50 };
+enum {
+    WRONG_CHARS = 1024,
+    PATH_CHARS = 4096,
+    MOST_RANKS = 9,
+    MICRO_BATCHES = 12,
+    LONG_STEPS = 50,
+    INFINITE_STEP = 2,
+    STOP_STEP = 2,
+    MOST_DATA_RANKS = 3,
+    RANDOM_ROUNDS = 4,
+    RANDOM_VARIANTS = 6,
+    RANDOM_STRIDE = 10000 /* more numbers than a round draws */
+};
 #define RELATIVE_ERROR 1e-5
 #define ERROR_OF_16_BITS 1e-2
 
@@ -29,6 +41,8 @@ struct training {
     sw_dtype type;
     sw_optimizer_format optimizer;
     int variants;
+    bool skips;       /* one step's gradients are infinite */
+    uint64_t counter; /* of random numbers, from which all ranks draw the same; 0: none are drawn */
 };
 
 struct job {
@@ -50,6 +64,8 @@ static struct harness_spec spec_of(const struct job *job) {
     if (job->comm != NULL) {
         spec.pipeline.stages = t->stages;
         memcpy(spec.pipeline.bound, t->bound, sizeof t->bound);
+        const struct sw_comm_identity *self = sw_comm_identity(job->comm);
+        spec.infinite_step = t->skips && self->rank == self->ranks - 1 ? INFINITE_STEP : 0;
     }
     return spec;
 }
@@ -104,9 +120,28 @@ static sw_status compare_with_one(struct job *job, const struct same_trace *refe
     return SW_OK;
 }
 
+/* Trains, in two parts with a resume between where it `stops`, and compares with the reference. */
+static sw_status compare(struct job *job, const struct harness_spec *spec, const struct same_trace *reference,
+                         bool stops, bool ahead) {
+    struct same_trace trace;
+    SW_TRY(stops ? same_train_in_parts(spec, STOP_STEP, &trace) : same_train(spec, ahead, &trace));
+    for (int s = 0; stops && s < STOP_STEP; s++) /* of the steps before nothing is kept but their effect */
+        trace.loss[s] = reference->loss[s], trace.grad_norm[s] = reference->grad_norm[s],
+        trace.skipped[s] = reference->skipped[s];
+    const char *what = same_shard_difference(reference, &trace, 0);
+    if (what != NULL)
+        note(job,
+             "rank %d, ZeRO stage %d, %s, groups of %lld, updates on the device %#llx, chunks of %lld, %s computed "
+             "again%s%s: %s differ",
+             sw_comm_identity(job->comm)->rank, spec->zero, spec->place, (long long)spec->group,
+             (unsigned long long)spec->update_on_device, (long long)spec->chunk_grains,
+             sw_recompute_name(spec->recompute), stops ? ", resumed" : "", ahead ? ", ahead" : "", what);
+    same_free(&trace);
+    return SW_OK;
+}
+
 static sw_status try_variant(struct job *job, const struct same_trace *reference, int zero, int variant) {
     struct harness_spec spec = spec_of(job);
-    struct same_trace trace;
     char place[128];
     const int weights = variant % SW_TIERS, grads = variant / 3 % SW_TIERS, optimizer = (variant + zero) % SW_TIERS;
     snprintf(place, sizeof place, "weights=%s,grads=%s,optimizer=%s,acts=%s", sw_tier_name((sw_tier)weights),
@@ -120,28 +155,29 @@ static sw_status try_variant(struct job *job, const struct same_trace *reference
     spec.directory = job->directory;
     spec.update_on_device = variant % 4 == 3 ? 0x5555555555555555 : 0;
     spec.group = 1 + variant % 2;
-    if (variant % 3 == 2)
-        SW_TRY(same_train_in_parts(&spec, 2, &trace));
-    else
-        SW_TRY(same_train(&spec, variant % 2 == 1, &trace));
-    struct same_trace known = *reference;
-    const char *what = NULL;
-    if (variant % 3 == 2) /* of the steps before the resume nothing is kept but their effect */
-        for (int s = 0; s < 2; s++)
-            known.loss[s] = trace.loss[s], known.grad_norm[s] = trace.grad_norm[s], known.skipped[s] = trace.skipped[s];
-    if (memcmp(known.loss, trace.loss, sizeof trace.loss) != 0)
-        what = "losses";
-    else if (memcmp(known.grad_norm, trace.grad_norm, sizeof trace.grad_norm) != 0)
-        what = "gradient norms";
-    else if (memcmp(&known.evaluation, &trace.evaluation, sizeof trace.evaluation) != 0)
-        what = "weights (by the loss of a fixed batch)";
-    if (what != NULL)
-        note(job, "rank %d, ZeRO stage %d, %s, groups of %lld: %s differ", sw_comm_identity(job->comm)->rank, zero,
-             place, (long long)spec.group, what);
-    same_free(&trace);
-    if (variant % 3 == 2)
-        harness_remove_store(job->directory);
-    return SW_OK;
+    return compare(job, &spec, reference, variant % 3 == 2, variant % 2 == 1);
+}
+
+/* The same with everything drawn by chance that may differ between the ways to run one training. */
+static sw_status try_random(struct job *job, const struct same_trace *reference, uint64_t *counter) {
+    struct harness_spec spec = spec_of(job);
+    char place[SAME_PLACE_CHARS];
+    same_draw_place(counter, place);
+    const uint64_t updates[] = {0, UINT64_MAX, same_draw(counter, UINT32_MAX)};
+    spec.place = place;
+    spec.zero = (int)same_draw(counter, SW_ZERO_WEIGHTS + 1);
+    spec.group = 1 + same_draw(counter, (uint32_t)(spec.micro_batches / job->training->stages));
+    spec.chunk_grains = 1 + same_draw(counter, 4);
+    spec.ring_chunks = 1 + same_draw(counter, 4);
+    spec.unit_slots = 2 + same_draw(counter, 3);
+    spec.recompute = (sw_recompute)same_draw(counter, SW_RECOMPUTES);
+    spec.update_on_device = updates[same_draw(counter, 3)];
+    spec.one_generation = same_draw(counter, 4) == 0;
+    spec.commits_by_saves = same_draw(counter, 2) == 0 || strcmp(strstr(place, "optimizer"), "optimizer=nvme") != 0;
+    spec.directory = job->directory;
+    const bool ahead = same_draw(counter, 2) == 0, parts = same_draw(counter, 3) == 0;
+    const bool stops = parts && job->training->type != SW_F16; /* whose loss scale the harness does not resume */
+    return compare(job, &spec, reference, stops, ahead);
 }
 
 /* Compares the bytes that a step's plan gives to others with those that the comm has counted. */
@@ -169,16 +205,33 @@ end:
 
 /* An infinite gradient in the last stage skips the step in all. */
 static sw_status skip_infinite(struct job *job) {
-    enum { INFINITE_STEP = 2 };
-    struct harness_spec spec = spec_of(job);
+    const struct training *plain = job->training;
+    struct training skipping = *plain;
     struct same_trace trace;
-    const struct sw_comm_identity *self = sw_comm_identity(job->comm);
-    spec.infinite_step = self->rank == self->ranks - 1 ? INFINITE_STEP : 0;
+    skipping.skips = true;
+    job->training = &skipping;
+    const struct harness_spec spec = spec_of(job);
+    job->training = plain;
     SW_TRY(same_train(&spec, false, &trace));
     for (int s = 0; s < SAME_STEPS; s++)
         if (trace.skipped[s] != (s + 1 == INFINITE_STEP))
-            note(job, "rank %d: step %d is %sskipped", self->rank, s + 1, trace.skipped[s] ? "" : "not ");
+            note(job, "rank %d: step %d is %sskipped", sw_comm_identity(job->comm)->rank, s + 1,
+                 trace.skipped[s] ? "" : "not ");
     same_free(&trace);
+    return SW_OK;
+}
+
+/* Draws ways to run a training, and compares each with the first one, everything on the device at stage 0. */
+static sw_status run_random(struct job *job) {
+    struct same_trace reference;
+    const struct harness_spec spec = spec_of(job);
+    uint64_t counter = job->training->counter;
+    SW_TRY(same_train(&spec, false, &reference));
+    if (reference.skipped[INFINITE_STEP - 1] != job->training->skips && job->training->type != SW_F16)
+        note(job, "step %d is %sskipped", INFINITE_STEP, reference.skipped[INFINITE_STEP - 1] ? "" : "not ");
+    for (int variant = 0; variant < job->training->variants && job->wrong[0] == '\0'; variant++)
+        SW_TRY(try_random(job, &reference, &counter));
+    same_free(&reference);
     return SW_OK;
 }
 
@@ -210,7 +263,7 @@ static void train_rank(void *context, int rank) {
     sw_status status = mkdir(directory, S_IRWXU) == 0 ? SW_OK : SW_ERR_IO;
     SW_TRY_GOTO(status, end);
     SW_TRY_GOTO(sw_comm_open(&job.comm), end);
-    status = run(&job);
+    status = job.training->counter > 0 ? run_random(&job) : run(&job);
 end:
     if (status != SW_OK) {
         snprintf(job.wrong, sizeof job.wrong, "rank %d: %s", rank, sw_error_message(status));
@@ -221,13 +274,10 @@ end:
     rmdir(directory);
 }
 
-static void check(void **state, const struct training *training) {
-    const struct job job = {.training = training};
-    const struct harness_spec spec = spec_of(&job);
+/* Trains by ranks that are threads. */
+static void train_ranks(void **state, const struct training *training) {
     struct party party = {.training = training, .directory = *state};
     bool right = true;
-    must(same_train(&spec, false, &alone));
-    must(train_long(&spec, alone_long));
     const int ranks = training->data_ranks * training->stages;
     assert_int_equal(sw_comm_run_threads(ranks, train_rank, &party), SW_OK);
     for (int rank = 0; rank < ranks; rank++) {
@@ -235,8 +285,16 @@ static void check(void **state, const struct training *training) {
             print_error("%s\n", party.wrong[rank]);
         right &= party.wrong[rank][0] == '\0';
     }
-    same_free(&alone);
     assert_true(right);
+}
+
+static void check(void **state, const struct training *training) {
+    const struct job job = {.training = training};
+    const struct harness_spec spec = spec_of(&job);
+    must(same_train(&spec, false, &alone));
+    must(train_long(&spec, alone_long));
+    train_ranks(state, training);
+    same_free(&alone);
 }
 
 /* Six units: the embedding, four blocks, the head. */
@@ -270,6 +328,40 @@ static void an_untied_model_gives_the_same_bits(void **state) {
                                     .type = SW_F32,
                                     .optimizer = SW_OPTIMIZER_8BIT,
                                     .variants = 4});
+}
+
+/* Draws a model, its stages and the number of data ranks, all of which decide the bits. */
+static struct training draw_training(uint64_t *counter) {
+    static const sw_dtype types[] = {SW_F32, SW_BF16, SW_F16};
+    static const sw_optimizer_format optimizers[] = {SW_OPTIMIZER_FP32, SW_OPTIMIZER_BF16, SW_OPTIMIZER_8BIT};
+    const bool untied = same_draw(counter, 2) == 0;
+    const int units = (untied ? same_rotary_config : same_config).layers + 2;
+    struct training t = {.config = untied ? &same_rotary_config : NULL,
+                         .data_ranks = 1 + (int)same_draw(counter, MOST_DATA_RANKS),
+                         .stages = 2 + (int)same_draw(counter, 2),
+                         .type = types[same_draw(counter, 3)],
+                         .optimizer = optimizers[same_draw(counter, 3)],
+                         .skips = same_draw(counter, 4) == 0,
+                         .variants = RANDOM_VARIANTS};
+    for (int stage = 1; stage < t.stages; stage++)
+        t.bound[stage] = t.bound[stage - 1] + 1 +
+                         (int32_t)same_draw(counter, (uint32_t)(units - t.stages + stage - t.bound[stage - 1]));
+    t.bound[t.stages] = units;
+    t.counter = *counter;
+    return t;
+}
+
+/* SW_TEST_ROUNDS and SW_TEST_SEED have it draw more, and others. */
+static void ways_drawn_by_chance_give_the_same_bits(void **state) {
+    const char *rounds = getenv("SW_TEST_ROUNDS"), *seed = getenv("SW_TEST_SEED");
+    uint64_t first = 1 + (seed == NULL ? 0 : strtoull(seed, NULL, 10) * RANDOM_STRIDE);
+    for (int round = 0; round < (rounds == NULL ? RANDOM_ROUNDS : atoi(rounds)); round++, first += RANDOM_STRIDE) {
+        uint64_t counter = first;
+        const struct training training = draw_training(&counter);
+        print_message("# %s, %d data ranks, %d stages, %s: %d ways\n", training.config == NULL ? "tied" : "untied",
+                      training.data_ranks, training.stages, sw_dtype_name(training.type), training.variants);
+        train_ranks(state, &training);
+    }
 }
 
 /* How long stages wait: each block takes the same time, by sleep, so that cores do not count. */
@@ -375,6 +467,7 @@ int main(void) {
         in_directory(four_stages_give_the_same_bits),
         in_directory(each_unit_may_be_a_stage),
         in_directory(an_untied_model_gives_the_same_bits),
+        in_directory(ways_drawn_by_chance_give_the_same_bits),
         cmocka_unit_test(stages_wait_as_long_as_1f1b_says),
     };
     if (getenv("SW_TEST_FILTER") != NULL)

@@ -7,71 +7,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/rng.h"
-
-enum {
-    RUNS_EACH = 12,
-    TILED_RUNS = 4,
-    UNTIED_RUNS = 6,
-    NARROW_RUNS = 6,
-    TUNED_RUNS = 3,
-    MUON_RUNS = 4,
-    TILES = 5,
-    PLACE_CHARS = 256,
-    PLAN_STREAM = 4711
-};
-
-static uint32_t draw(uint64_t *counter, uint32_t below) {
-    return sw_rng(SAME_SEED, PLAN_STREAM, (*counter)++).word[0] % below;
-}
-
-/* "state=tier", or shares of two or three tiers. */
-static void draw_state(uint64_t *counter, const char *state, char *text, size_t chars) {
-    static const char *const tiers[] = {"device", "host", "nvme"};
-    const uint32_t percent = 20 + draw(counter, 50), second = draw(counter, 30);
-    switch (draw(counter, 5)) {
-    case 0: snprintf(text, chars, "%s=device:%u%%/host:%u%%/nvme", state, percent, second); break;
-    case 1: snprintf(text, chars, "%s=host:%u%%/nvme", state, percent); break;
-    default: snprintf(text, chars, "%s=%s", state, tiers[draw(counter, 3)]); break;
-    }
-}
-
-static void draw_place(uint64_t *counter, char text[PLACE_CHARS]) {
-    static const char *const states[] = {"weights", "grads", "optimizer", "acts"};
-    size_t used = 0;
-    for (int s = 0; s < 4; s++) {
-        char item[64];
-        draw_state(counter, states[s], item, sizeof item);
-        /* Speculation needs the whole optimizer on NVMe, so that is drawn more often. */
-        if (s == 2 && draw(counter, 2) == 0)
-            snprintf(item, sizeof item, "optimizer=nvme");
-        /* So are updates that may begin ahead of other units'. */
-        else if (s == 2 && draw(counter, 2) == 0)
-            snprintf(item, sizeof item, "optimizer=host");
-        else if (s == 0 && draw(counter, 3) == 0)
-            snprintf(item, sizeof item, "weights=device");
-        used += (size_t)snprintf(text + used, PLACE_CHARS - used, "%s%s", s == 0 ? "" : ",", item);
-    }
-}
+enum { RUNS_EACH = 12, TILED_RUNS = 4, UNTIED_RUNS = 6, NARROW_RUNS = 6, TUNED_RUNS = 3, MUON_RUNS = 4, TILES = 5 };
 
 static void run_one(const struct same_trace *reference, const struct harness_spec *base, const char *directory,
                     uint64_t *counter) {
-    char place[PLACE_CHARS];
+    char place[SAME_PLACE_CHARS];
     struct same_trace trace;
     struct harness_spec spec = *base;
-    draw_place(counter, place);
+    same_draw_place(counter, place);
     spec.place = place;
     spec.directory = directory;
-    spec.recompute = (sw_recompute)draw(counter, SW_RECOMPUTES);
-    spec.chunk_grains = 1 + draw(counter, 4);
-    spec.ring_chunks = 1 + draw(counter, 4);
-    spec.unit_slots = 2 + draw(counter, 3);
-    spec.speculation = (sw_speculation)draw(counter, 3);
-    spec.one_generation = draw(counter, 4) == 0;
+    spec.recompute = (sw_recompute)same_draw(counter, SW_RECOMPUTES);
+    spec.chunk_grains = 1 + same_draw(counter, 4);
+    spec.ring_chunks = 1 + same_draw(counter, 4);
+    spec.unit_slots = 2 + same_draw(counter, 3);
+    spec.speculation = (sw_speculation)same_draw(counter, 3);
+    spec.one_generation = same_draw(counter, 4) == 0;
     /* None, all, or those of a random pattern. */
-    const uint64_t patterns[] = {0, UINT64_MAX, draw(counter, UINT32_MAX)};
-    spec.update_on_device = patterns[draw(counter, 3)];
-    const bool ahead = draw(counter, 2) == 1;
+    const uint64_t patterns[] = {0, UINT64_MAX, same_draw(counter, UINT32_MAX)};
+    spec.update_on_device = patterns[same_draw(counter, 3)];
+    const bool ahead = same_draw(counter, 2) == 1;
     must(same_train(&spec, ahead, &trace));
     const char *difference = same_difference(reference, &trace);
     if (difference != NULL)

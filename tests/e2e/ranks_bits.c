@@ -111,48 +111,6 @@ static bool freezes_parts(const struct job *job) {
     return job->tuning.lora.rank > 0 || (job->tuning.freeze != NULL && strchr(job->tuning.freeze, '*') != NULL);
 }
 
-/* By their bits: no two kinds of zero or of NaN are equal. */
-static bool differ(const void *a, const void *b, size_t bytes) {
-    return memcmp(a, b, bytes) != 0;
-}
-
-/* Grains, of grain_floats each, that both have and that differ; *held: how many `found` has. */
-static int64_t differing(const float *expected, const float *found, int64_t grains, int64_t grain_floats,
-                         int64_t *held) {
-    unsigned char nothing[sizeof(float)];
-    int64_t count = 0;
-    memset(nothing, SAME_NOT_HELD, sizeof nothing);
-    for (int64_t g = 0; g < grains; g++) {
-        const float *a = expected + g * grain_floats, *b = found + g * grain_floats;
-        if (!differ(b, nothing, sizeof nothing))
-            continue;
-        ++*held;
-        count += differ(a, b, (size_t)grain_floats * sizeof *a);
-    }
-    return count;
-}
-
-static const char *difference(const struct same_trace *expected, const struct same_trace *found, int64_t least_held) {
-    int64_t records = 0, grads = 0;
-    if (differ(expected->loss, found->loss, sizeof found->loss))
-        return "losses";
-    if (differ(expected->grad_norm, found->grad_norm, sizeof found->grad_norm))
-        return "gradient norms";
-    if (differ(expected->skipped, found->skipped, sizeof found->skipped))
-        return "skipped steps";
-    if (differ(expected->aux_loss, found->aux_loss, sizeof found->aux_loss) ||
-        differ(expected->z_loss, found->z_loss, sizeof found->z_loss))
-        return "losses of routers";
-    if (differing(expected->grads, found->grads, found->grains, SW_GRAIN_ELEMS, &grads) > 0)
-        return "gradients of the last step";
-    if (differing(expected->records, found->records, found->grains, found->grain_bytes / (int64_t)sizeof(float),
-                  &records) > 0)
-        return "masters or moments";
-    if (differ(&expected->evaluation, &found->evaluation, sizeof found->evaluation))
-        return "weights (by the loss of a fixed batch)";
-    return grads < least_held || records < least_held ? "fewer grains than a shard has" : NULL;
-}
-
 /* A tied table is added to in an order that depends on the groups of micro-batches, and from stage 2 on each group is
  * reduced by itself, so these have a reference each. */
 enum { BY_LAYER, BY_GROUP, REDUCED_BY_GROUP, ORDERS, GROUP = 2, GROUPED_VARIANT = 2 };
@@ -185,7 +143,7 @@ static sw_status try_variant(struct job *job, const struct same_trace *reference
     /* Where training changes fewer grains of a unit than there are ranks, the last ranks hold none of them. */
     const bool few = ranks_of(job) > LEAST_GRAINS || freezes_parts(job) || sw_optimizer_has_muon(job->optimizer);
     const int64_t least_held = few ? 0 : trace.grains / ranks_of(job) / 2;
-    const char *what = difference(&reference[order], &trace, least_held);
+    const char *what = same_shard_difference(&reference[order], &trace, least_held);
     if (what != NULL && job->wrong[0] == '\0')
         snprintf(job->wrong, sizeof job->wrong, "rank %d, stage %d, %s, chunks of %lld%s: %s differ",
                  sw_comm_identity(job->comm)->rank, zero, place, (long long)spec.chunk_grains,

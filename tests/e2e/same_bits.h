@@ -54,6 +54,16 @@ sw_status same_train_in_parts(const struct harness_spec *spec, int64_t stop, str
 /* NULL where the traces are equal bit for bit, else what differs. */
 const char *same_difference(const struct same_trace *a, const struct same_trace *b);
 
+/* The same for what a rank of several has: grains that either has not are not compared. `least_held`: of how many
+ * grains `found` must have the gradients and the optimizer state. */
+const char *same_shard_difference(const struct same_trace *expected, const struct same_trace *found,
+                                  int64_t least_held);
+
+/* Draws a number below another, and a placement of the four states, from SAME_SEED and a counter that goes up. */
+enum { SAME_PLACE_CHARS = 256 };
+uint32_t same_draw(uint64_t *counter, uint32_t below);
+void same_draw_place(uint64_t *counter, char text[SAME_PLACE_CHARS]);
+
 static inline void must_equal(const struct same_trace *expected, const struct same_trace *found, const char *what) {
     const char *difference = same_difference(expected, found);
     if (difference != NULL)

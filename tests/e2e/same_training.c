@@ -1,7 +1,9 @@
 #include "tests/e2e/same_bits.h"
 
+#include "core/rng.h"
 #include "core/size.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -224,7 +226,8 @@ static bool differ(const void *a, const void *b, size_t bytes) {
     return memcmp(a, b, bytes) != 0;
 }
 
-const char *same_difference(const struct same_trace *a, const struct same_trace *b) {
+/* Compares what every rank knows of the steps. */
+static const char *steps_difference(const struct same_trace *a, const struct same_trace *b) {
     if (differ(a->loss, b->loss, sizeof a->loss))
         return "losses";
     if (differ(a->grad_norm, b->grad_norm, sizeof a->grad_norm))
@@ -233,6 +236,13 @@ const char *same_difference(const struct same_trace *a, const struct same_trace 
         return "skipped steps";
     if (differ(a->aux_loss, b->aux_loss, sizeof a->aux_loss) || differ(a->z_loss, b->z_loss, sizeof a->z_loss))
         return "losses of routers";
+    return NULL;
+}
+
+const char *same_difference(const struct same_trace *a, const struct same_trace *b) {
+    const char *what = steps_difference(a, b);
+    if (what != NULL)
+        return what;
     if (a->grains != b->grains || a->grain_bytes != b->grain_bytes)
         return "sizes";
     if (differ(a->grads, b->grads, (size_t)a->grains * SW_GRAIN_ELEMS * sizeof *a->grads))
@@ -242,4 +252,71 @@ const char *same_difference(const struct same_trace *a, const struct same_trace 
     if (differ(&a->evaluation, &b->evaluation, sizeof a->evaluation))
         return "weights (by the loss of a fixed batch)";
     return NULL;
+}
+
+/* Grains, of grain_floats each, that both have and that differ; *held: how many `found` has. */
+static int64_t differing(const float *expected, const float *found, int64_t grains, int64_t grain_floats,
+                         int64_t *held) {
+    unsigned char nothing[sizeof(float)];
+    int64_t count = 0;
+    memset(nothing, SAME_NOT_HELD, sizeof nothing);
+    for (int64_t g = 0; g < grains; g++) {
+        const float *a = expected + g * grain_floats, *b = found + g * grain_floats;
+        if (!differ(b, nothing, sizeof nothing))
+            continue;
+        ++*held;
+        count += differ(a, b, (size_t)grain_floats * sizeof *a);
+    }
+    return count;
+}
+
+const char *same_shard_difference(const struct same_trace *expected, const struct same_trace *found,
+                                  int64_t least_held) {
+    int64_t records = 0, grads = 0;
+    const char *what = steps_difference(expected, found);
+    if (what != NULL)
+        return what;
+    if (differing(expected->grads, found->grads, found->grains, SW_GRAIN_ELEMS, &grads) > 0)
+        return "gradients of the last step";
+    if (differing(expected->records, found->records, found->grains, found->grain_bytes / (int64_t)sizeof(float),
+                  &records) > 0)
+        return "masters or moments";
+    if (differ(&expected->evaluation, &found->evaluation, sizeof found->evaluation))
+        return "weights (by the loss of a fixed batch)";
+    return grads < least_held || records < least_held ? "fewer grains than a shard has" : NULL;
+}
+
+enum { PLAN_STREAM = 4711 };
+
+uint32_t same_draw(uint64_t *counter, uint32_t below) {
+    return sw_rng(SAME_SEED, PLAN_STREAM, (*counter)++).word[0] % below;
+}
+
+/* "state=tier", or shares of two or three tiers. */
+static void draw_state(uint64_t *counter, const char *state, char *text, size_t chars) {
+    static const char *const tiers[] = {"device", "host", "nvme"};
+    const uint32_t percent = 20 + same_draw(counter, 50), second = same_draw(counter, 30);
+    switch (same_draw(counter, 5)) {
+    case 0: snprintf(text, chars, "%s=device:%u%%/host:%u%%/nvme", state, percent, second); break;
+    case 1: snprintf(text, chars, "%s=host:%u%%/nvme", state, percent); break;
+    default: snprintf(text, chars, "%s=%s", state, tiers[same_draw(counter, 3)]); break;
+    }
+}
+
+void same_draw_place(uint64_t *counter, char text[SAME_PLACE_CHARS]) {
+    static const char *const states[] = {"weights", "grads", "optimizer", "acts"};
+    size_t used = 0;
+    for (int s = 0; s < 4; s++) {
+        char item[64];
+        draw_state(counter, states[s], item, sizeof item);
+        /* Speculation needs the whole optimizer on NVMe, so that is drawn more often. */
+        if (s == 2 && same_draw(counter, 2) == 0)
+            snprintf(item, sizeof item, "optimizer=nvme");
+        /* So are updates that may begin ahead of other units'. */
+        else if (s == 2 && same_draw(counter, 2) == 0)
+            snprintf(item, sizeof item, "optimizer=host");
+        else if (s == 0 && same_draw(counter, 3) == 0)
+            snprintf(item, sizeof item, "weights=device");
+        used += (size_t)snprintf(text + used, SAME_PLACE_CHARS - used, "%s%s", s == 0 ? "" : ",", item);
+    }
 }
