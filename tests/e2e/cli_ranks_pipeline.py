@@ -10,7 +10,7 @@ import signal
 import subprocess
 import time
 
-from program import command, differences, limits, mark, must, numbers_of, scratch_folder, script_test, steps_of, text, tree, write
+from program import command, differences, limits, log_lines, mark, must, numbers_of, scratch_folder, script_test, steps_of, text, tree, write
 from ranks_jobs import Job, far, mpirun, threads
 
 FOLDER = scratch_folder()
@@ -114,6 +114,26 @@ def zero_and_placements_give_the_same_bits():
             if numbers.setdefault((model, ranks), numbers_of(path(name))) != numbers_of(path(name)):
                 problems.append(f"{name}: other bits than another stage or placement")
             shutil.rmtree(path(name))
+    return problems
+
+
+def ways_drawn_by_chance_give_the_same_bits():
+    """Of two stages of data ranks and tensor groups: of each the validation loss, too, and gradients that are clipped."""
+    draw, problems = random.Random(SEED), []
+    tiers = ("device", "host", "nvme", "device:40%/nvme")
+    for turn in range(ROUNDS // 2):
+        model, data, numbers = draw.choice(list(CONFIGS)), draw.choice((1, 2)), {}
+        for way in range(4):
+            place = ",".join(f"{state}={draw.choice(tiers)}" for state in ("weights", "grads", "optimizer", "acts"))
+            more = () if way == 0 else ("--zero", draw.randrange(4), "--order", draw.choice(("batch", 2)), "--place", place,
+                                        "--recompute", draw.choice(("all", "none")), "--update", draw.choice(("host", "device")))
+            name = path(f"chance-{turn}-{way}")
+            together(4 * data, train(name, *more, "--pipeline", 2, "--tensor", 2, "--val", "9%", "--eval-every", 2, "--clip", 0.05, model=model,
+                                     steps=FEW))
+            numbers[more] = numbers_of(name), [line["val_loss"] for line in log_lines(name) if "val_loss" in line]
+            shutil.rmtree(name)
+        problems += [f"seed {SEED}: {model}, {data} data ranks: other bits {' '.join(map(str, more))}"
+                     for more, found in numbers.items() if found != numbers[()]]
     return problems
 
 
@@ -266,5 +286,6 @@ def plans_of_stages_are_made():
     return problems
 
 
-script_test.run(stages_train_as_one_rank_does, zero_and_placements_give_the_same_bits, stages_commit_at_the_same_steps,
-                runs_resume_on_any_other_ranks, runs_of_stages_are_read_whole, a_killed_rank_loses_nothing, stages_that_cannot_be_are_refused, plans_of_stages_are_made)
+script_test.run(stages_train_as_one_rank_does, zero_and_placements_give_the_same_bits, ways_drawn_by_chance_give_the_same_bits,
+                stages_commit_at_the_same_steps, runs_resume_on_any_other_ranks, runs_of_stages_are_read_whole, a_killed_rank_loses_nothing,
+                stages_that_cannot_be_are_refused, plans_of_stages_are_made)
