@@ -381,6 +381,20 @@ sw_status sw_expert_group_choose(struct sw_job *job) {
     return choose_size(job, &expert_groups, &job->expert_prices);
 }
 
+/* Appends "; no plan with 1, 2 and 4" if sizes have none. */
+static void put_refused(const struct sw_size_prices *prices, char *out, int chars) {
+    int left = 0, said = 0;
+    for (int i = 0; i < prices->count; i++)
+        left += !isfinite(prices->size[i].step_s);
+    for (int i = 0; i < prices->count && chars < SW_SIZE_CHOICE_CHARS; i++) {
+        if (isfinite(prices->size[i].step_s))
+            continue;
+        const char *before = left-- > 1 ? ", " : " and ";
+        chars += snprintf(out + chars, (size_t)(SW_SIZE_CHOICE_CHARS - chars), "%s%lld",
+                          said++ == 0 ? "; no plan with " : before, (long long)prices->size[i].size);
+    }
+}
+
 const char *sw_size_choice_text(const char *flag, const struct sw_size_prices *prices, char out[SW_SIZE_CHOICE_CHARS]) {
     const struct sw_size_price *chosen = &prices->size[prices->chosen];
     char time[SW_TIME_TEXT_CHARS];
@@ -388,15 +402,10 @@ const char *sw_size_choice_text(const char *flag, const struct sw_size_prices *p
                          (long long)chosen->size, sw_format_seconds(chosen->step_s, time));
     for (int i = 0; i < prices->count && chars < SW_SIZE_CHOICE_CHARS; i++) {
         const struct sw_size_price *price = &prices->size[i];
-        char *at = out + chars;
-        const size_t room = (size_t)(SW_SIZE_CHOICE_CHARS - chars);
-        if (i == prices->chosen)
-            continue;
-        if (isfinite(price->step_s))
-            chars +=
-                snprintf(at, room, ", %s with %lld", sw_format_seconds(price->step_s, time), (long long)price->size);
-        else
-            chars += snprintf(at, room, ", and %lld has no plan", (long long)price->size);
+        if (i != prices->chosen && isfinite(price->step_s))
+            chars += snprintf(out + chars, (size_t)(SW_SIZE_CHOICE_CHARS - chars), ", %s with %lld",
+                              sw_format_seconds(price->step_s, time), (long long)price->size);
     }
+    put_refused(prices, out, chars);
     return out;
 }

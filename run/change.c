@@ -81,6 +81,15 @@ static sw_status name_optimizer(int before, char *before_for, int unnamed, struc
                          before_for);
 }
 
+/* Sets the number of stages, unless the edit named one, to that of the split that it named, or to the run's. */
+static void name_stages(int64_t before, struct sw_settings *settings) {
+    const bool splits = settings->pipeline == 0 && strcmp(settings->pipeline_split, "auto") != 0;
+    if (splits)
+        settings->pipeline = sw_split_stages(settings->pipeline_split);
+    else if (settings->pipeline == 0 || sw_pipeline_is_open(settings))
+        settings->pipeline = before;
+}
+
 /* Applies the edit, and notes what the user named now: only named budgets may exceed the available memory, and only an
  * unnamed chunk size may be raised. */
 static sw_status apply_change(const struct sw_run_change *change, const struct sw_ranks *ranks, struct sw_run *run) {
@@ -101,6 +110,8 @@ static sw_status apply_change(const struct sw_run_change *change, const struct s
         *number[i] = UNNAMED;
     }
     settings->rounding = UNNAMED;
+    const int64_t stages = settings->pipeline;
+    settings->pipeline = 0;
     SW_TRY(sw_settings_set_split("auto", settings));
     const int optimizer = settings->tuning.optimizer;
     char *optimizer_for = (char *)settings->tuning.optimizer_for;
@@ -112,6 +123,7 @@ static sw_status apply_change(const struct sw_run_change *change, const struct s
     const sw_status named_one = name_optimizer(optimizer, optimizer_for, UNNAMED, settings);
     if (status == SW_OK)
         status = named_one;
+    name_stages(stages, settings);
     if (status == SW_OK && sw_split_stages(run->split) == sw_settings_stages(settings))
         status = sw_settings_keep_split(run->split, settings);
     if (sw_tensor_is_open(settings))

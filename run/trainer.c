@@ -293,7 +293,8 @@ static sw_status agree_on_job(void *context, struct sw_job *job) {
     SW_TRY(sw_agree_on_inputs(trainer));
     SW_TRY(sw_samples_open(trainer, &trainer->samples));
     const struct sw_settings *settings = job->settings;
-    const bool chooses = sw_tensor_is_open(settings) || sw_expert_group_is_open(settings);
+    const bool chooses =
+        sw_tensor_is_open(settings) || sw_pipeline_is_open(settings) || sw_expert_group_is_open(settings);
     const bool places = chooses || sw_tuning_freezes(&settings->tuning);
     return places ? sw_ranks_agree_on_error(job->ranks, place_job(trainer)) : SW_OK;
 }
@@ -328,6 +329,7 @@ static sw_status regroup_source(void *context, struct sw_job *job) {
     struct sw_trainer *trainer = context;
     if (sw_ranks_rank(job->ranks) == 0) {
         log_choice("--tensor", &job->tensor_prices);
+        log_choice("--pipeline", &job->stage_prices);
         log_choice("--expert-group", &job->expert_prices);
     }
     sw_source_close(trainer->source);

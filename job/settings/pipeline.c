@@ -71,6 +71,35 @@ static bool parse_split(const char *text, struct split *out) {
     }
 }
 
+static sw_status read_split(const struct sw_settings *s, struct split *out) {
+    return parse_split(s->pipeline_split, out)
+               ? SW_OK
+               : sw_fail(SW_ERR_ARG,
+                         "--pipeline-split '%s' must be the number of layers of each stage, such as 12,10,10, or auto",
+                         s->pipeline_split);
+}
+
+/* Checks a split without a number of stages: an edit of a run may leave that number to the split. */
+static sw_status check_lone_split(const struct sw_settings *s) {
+    struct split split;
+    SW_TRY(read_split(s, &split));
+    if (s->pipeline == SW_OPTION_AUTO)
+        return sw_fail(SW_ERR_ARG,
+                       "--pipeline auto chooses the stages and their layers, and --pipeline-split %s names "
+                       "them; leave one of them out",
+                       s->pipeline_split);
+    if (split.stages == 1)
+        return sw_fail(SW_ERR_ARG,
+                       "--pipeline-split %s has one stage, and a pipeline has two or more; give the layers "
+                       "of each, or leave it out",
+                       s->pipeline_split);
+    return s->pipeline == 0 ? SW_OK
+                            : sw_fail(SW_ERR_ARG,
+                                      "--pipeline-split %s has the layers of %d stages; give --pipeline %d "
+                                      "too, or leave it out",
+                                      s->pipeline_split, split.stages, split.stages);
+}
+
 /* Refuses flags that fix what --pipeline auto compares, or leave another size open. */
 static sw_status check_open(const struct sw_settings *s) {
     if (s->tensor == SW_OPTION_AUTO || s->expert_group == SW_OPTION_AUTO)
@@ -115,20 +144,14 @@ sw_status sw_settings_check_pipeline(const struct sw_settings *s) {
     if (s->pipeline == SW_OPTION_AUTO)
         SW_TRY(check_open(s));
     if (sw_settings_stages(s) == 1)
-        return is_auto(s)
-                   ? SW_OK
-                   : sw_fail(SW_ERR_ARG, "--pipeline-split says which layers the stages of a pipeline have; give "
-                                         "--pipeline N too, or leave it out");
+        return is_auto(s) ? SW_OK : check_lone_split(s);
     for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
         if (flags[i].given)
             return sw_fail(SW_ERR_ARG, "%s does not work with --pipeline %lld; leave one of them out", flags[i].flag,
                            (long long)s->pipeline);
     if (is_auto(s))
         return SW_OK;
-    if (!parse_split(s->pipeline_split, &split))
-        return sw_fail(SW_ERR_ARG,
-                       "--pipeline-split '%s' must be the number of layers of each stage, such as 12,10,10, or auto",
-                       s->pipeline_split);
+    SW_TRY(read_split(s, &split));
     if (split.stages != s->pipeline)
         return sw_fail(SW_ERR_ARG, "--pipeline-split %s has %d numbers for the %lld stages of --pipeline",
                        s->pipeline_split, split.stages, (long long)s->pipeline);

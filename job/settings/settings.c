@@ -555,13 +555,13 @@ static void limit_to(int64_t most_bytes, int64_t *bytes) {
         *bytes = sw_min_i64(*bytes, most_bytes);
 }
 
-/* Checks that every data rank gets the same number of whole micro-batches. Skipped while the size of tensor groups is
- * open, because the number of data ranks is unknown. */
+/* Checks that every data rank gets the same number of whole micro-batches. Skipped while the size of tensor groups or
+ * the number of stages is open, because the number of data ranks is unknown. */
 static sw_status check_batch(const struct sw_settings *s) {
     const int64_t ranks = sw_settings_data_ranks(s);
     const char *sharers = sw_settings_tensor_ranks(s) > 1 ? "groups of --tensor" : "ranks";
     int64_t micro_tokens;
-    if (s->tensor == SW_OPTION_AUTO)
+    if (s->tensor == SW_OPTION_AUTO || s->pipeline == SW_OPTION_AUTO)
         return SW_OK;
     const bool counts =
         sw_mul_i64(s->micro_batch, s->seq, &micro_tokens) && sw_mul_i64(micro_tokens, ranks, &micro_tokens);
@@ -660,6 +660,8 @@ sw_status sw_settings_resolve(struct sw_settings *s, const struct sw_model_confi
     int64_t group;
     if (s->tensor == SW_OPTION_AUTO && sw_settings_ranks(s) == 1)
         s->tensor = 1;
+    if (s->pipeline == SW_OPTION_AUTO && sw_settings_ranks(s) == 1)
+        s->pipeline = 1;
     SW_TRY(check_frozen(s, config));
     resolve_lr(s);
     SW_TRY(sw_settings_resolve_muon(s, device));

@@ -93,8 +93,9 @@ struct sw_settings {
     int64_t tensor; /* size of tensor groups, whose ranks divide each layer; 0 or 1: no groups; SW_OPTION_AUTO counts as
                        1 until sw_tensor_choose sets it */
     int64_t experts;  /* size of expert groups, whose ranks share out the experts of each block; 0 or 1: no groups */
-    int64_t pipeline; /* stages of consecutive ranks, each with some layers; 0 or 1: each rank has all layers;
-                         SW_OPTION_AUTO counts as 1 until sw_pipeline_choose sets it */
+    int64_t pipeline; /* stages of consecutive ranks, each with some layers; 1: each rank has all layers; 0, in an edit
+                         of a run: as many as pipeline_split has, or the run's; SW_OPTION_AUTO counts as 1 until
+                         sw_pipeline_choose sets it */
     bool stages_save; /* not a flag: a stage has optimizer state elsewhere than on NVMe, so all commit by saves */
     char *pipeline_split;     /* layers of each stage, "12,10,10"; "auto" until sw_settings_resolve_pipeline */
     int64_t ranks_per_node;   /* ranks that count as a node; SW_OPTION_AUTO: the ranks of a machine */

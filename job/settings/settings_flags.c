@@ -301,14 +301,15 @@ static const struct sw_option options[] = {
      .what = "cut each layer into parts for groups of N neighbouring ranks, which compute the same sequences "
              "together; --zero then splits among the ranks with the same part; auto: the N with the shortest "
              "predicted step"},
-    {.name = "--pipeline", INT(pipeline), .commands = RUNS, .group = RANKS, .initial = "1", .value = "N",
-     .int_min = 1, .int_max = SW_MOST_STAGES,
-     .what = "give the layers to N stages of consecutive ranks, through which micro-batches pass one after the other; "
-             "--tensor and --zero then are within each stage; plan --pipeline auto compares the N"},
-    {.name = "--pipeline", INT(pipeline), .commands = PLAN, .group = RANKS, .initial = "1", .value = "N",
+    {.name = "--pipeline", INT(pipeline), .commands = TRAIN | PLAN, .group = RANKS, .initial = "1", .value = "N",
      .int_min = 1, .int_max = SW_MOST_STAGES, .allow_auto = true,
      .what = "give the layers to N stages of consecutive ranks, through which micro-batches pass one after the other; "
              "--tensor and --zero then are within each stage; auto: the N with the shortest predicted step"},
+    {.name = "--pipeline", INT(pipeline), .commands = RESUME, .group = RANKS, .value = "N", .int_min = 1,
+     .int_max = SW_MOST_STAGES, .allow_auto = true,
+     .what = "give the layers to N stages of consecutive ranks, through which micro-batches pass one after the other; "
+             "--tensor and --zero then are within each stage; without it, the stages of --pipeline-split, or the run's; "
+             "auto: the run's"},
     {.name = "--pipeline-split", TEXT(pipeline_split), .commands = RUNS | PLAN, .group = RANKS, .initial = "auto",
      .value = "A,B,...",
      .what = "the layers of each stage of --pipeline; the first has the embedding too, and the last the head; auto: "
@@ -610,10 +611,11 @@ static json_t *absolute(const json_t *value) {
 
 /* Prints everything as it was given, "auto" included, with three exceptions. Paths become absolute; those of the
  * settings already are, but text may have been replaced by its tokens there. The learning rate is the run's: another
- * version might choose another. The size of tensor groups, the layers of stages and the experts of a unit are the
- * run's: bits depend on them, and other measurements might choose others. */
+ * version might choose another. The size of tensor groups, the stages with their layers and the experts of a unit are
+ * the run's: bits depend on them, and other measurements might choose others. */
 static void print_pairs(FILE *to, json_t *given, const json_t *now, const json_t *defaults) {
-    static const char *const resolved[] = {"lr", "model", "nvme", "tensor", "expert_group", "pipeline_split", NULL};
+    static const char *const resolved[] = {"lr",           "model",    "nvme",           "tensor",
+                                           "expert_group", "pipeline", "pipeline_split", NULL};
     static const char *const texts[] = {"data", "val", NULL};
     const char *key;
     json_t *value;

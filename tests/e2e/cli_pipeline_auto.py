@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import program
 from program import must, run, script_test
@@ -66,10 +67,36 @@ def what_it_does_not_work_with_is_named():
         ended = run("plan", "--model", "gpt2-124m", "--ranks", 2, "--pipeline", "auto", *flags)
         if ended.code == 0 or ended.out or any(word not in ended.err for word in words):
             problems.append(f"{flags}: {ended}")
-    train = run("train", "--model", "gpt2-tiny", "--init", "--data", __file__, "--run", os.path.join(program.scratch_folder(), "run"),
-                "--steps", 1, "--pipeline", "auto")
-    return problems + ([] if train.code != 0 and "--pipeline is 'auto'" in train.err else [f"train: {train}"])
+    return problems
+
+
+def a_run_keeps_what_auto_chose():
+    """Two data ranks cannot share three sequences, so all ranks take two stages, as does each resume; one that names a split alone
+    has its stages."""
+    folder = program.scratch_folder()
+    begin = ("--model", "gpt2-tiny", "--init", "--data", program.write(os.path.join(folder, "text.txt"), program.text(1, 20000)), "--steps", 2,
+             "--seq", 64, "--micro-batch", 1, "--batch-tokens", 3 * 64, "--threads", 1, "--precision", "fp32")
+    auto, given = (os.path.join(folder, name) for name in ("auto", "given"))
+    said = " ".join(must("train", *begin, "--run", auto, "--pipeline", "auto", ranks=2).err.split())
+    must("train", *begin, "--run", given, "--pipeline", 2, ranks=2)
+    problems = [] if re.search(r"--pipeline auto is --pipeline 2: a step takes [^,]*; no plan with 1 ", said) else [f"the choice is not said: {said[:1500]}"]
+    with open(os.path.join(auto, "recipe.yaml"), encoding="utf-8") as file:
+        problems += [] if "pipeline: 2\n" in file.read() else ["the recipe lacks it"]
+    if program.numbers_of(auto) != program.numbers_of(given):
+        problems.append("other bits than where the number was given")
+    for step, (flags, split) in enumerate((((), "1,1"), (("--pipeline", "auto"), "1,1"), (("--pipeline-split", "0,2"), "0,2"), ((), "0,2")), 3):
+        must("resume", auto, "--steps", step, *flags, ranks=2)
+        kept = program.read_json(os.path.join(auto, "run.json"))["settings"]
+        if (kept["pipeline"], kept["pipeline_split"]) != (2, split):
+            problems.append(f"resume {flags}: {kept}")
+    must("train", *begin, "--run", os.path.join(folder, "alone"), "--pipeline", "auto")
+    must("resume", os.path.join(folder, "alone"), "--pipeline-split", "2,0", "--steps", 3, ranks=2)
+    for flags, words in ((("--pipeline-split", "2"), "has one stage"), (("--pipeline", 1, "--pipeline-split", "1,1"), "--pipeline 2 too"),
+                         (("--pipeline-split", "one"), "'one'"), (("--pipeline", "auto", "--pipeline-split", "1,1"), "--pipeline auto")):
+        ended = run("resume", auto, *flags, ranks=2)
+        problems += [] if ended.code == 2 and words in ended.err else [f"{flags}: {ended}"]
+    return problems
 
 
 script_test.run(auto_takes_the_least_step, auto_compares_what_divides, people_read_what_was_compared,
-                what_it_does_not_work_with_is_named)
+                what_it_does_not_work_with_is_named, a_run_keeps_what_auto_chose)

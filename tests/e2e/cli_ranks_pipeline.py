@@ -251,7 +251,7 @@ def stages_that_cannot_be_are_refused():
             ("an empty stage", 3, ("--pipeline", 3, "--pipeline-split", "2,0,2"), "stage 1"),
             ("no split", 2, ("--pipeline", 2, "--pipeline-split", "two"), "--pipeline-split 'two'"),
             ("Muon", 2, ("--pipeline", 2, "--optimizer-for", "*.mlp.*=muon"), "--optimizer muon", "--pipeline"),
-            ("no pipeline", 2, ("--pipeline-split", "2,2"), "--pipeline-split", "--pipeline N"),
+            ("no pipeline", 2, ("--pipeline-split", "2,2"), "--pipeline-split", "--pipeline 2 too"),
             *((" ".join(map(str, flags)), 2, ("--pipeline", 2, *flags), flags[0], "--pipeline 2")
               for flags in (("--tiles", 2), ("--lora", 4), ("--freeze", "*.bias"), ("--tensor", "auto"),
                             ("--sequence-parallel", "yes", "--tensor", 2), ("--partition-activations", "yes", "--tensor", 2),

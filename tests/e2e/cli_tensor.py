@@ -217,7 +217,7 @@ def a_run_keeps_what_auto_chose():
     if done.returncode != 0:
         return [f"status {done.returncode}: {done.stderr[-1500:]}"]
     problems = [] if "--tensor auto is --tensor 2: a step takes " in done.stderr else [f"the choice is not said: {done.stderr[:1500]}"]
-    problems += [] if "1 has no plan" in done.stderr else [f"what was refused is not said: {done.stderr[:1500]}"]
+    problems += [] if "; no plan with 1" in done.stderr else [f"what was refused is not said: {done.stderr[:1500]}"]
     if program.read_json(path("auto", "run.json"))["settings"].get("tensor") != 2:
         problems.append("run.json lacks it")
     with open(path("auto", "recipe.yaml"), encoding="utf-8") as file:
