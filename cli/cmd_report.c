@@ -52,7 +52,8 @@ static sw_status write_page(const struct report_options *given) {
     const char *out = given->out != NULL ? given->out : "report.html";
     char *page = NULL;
     size_t bytes = 0;
-    sw_status status = sw_report_make((const char *const *)given->runs.items, given->runs.count, 0, &page, &bytes);
+    sw_status status =
+        sw_report_make((const char *const *)given->runs.items, given->runs.count, 0, stdout, &page, &bytes);
     if (status == SW_OK)
         status = sw_report_write(out, page, bytes);
     if (status == SW_OK)

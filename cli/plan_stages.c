@@ -27,12 +27,6 @@ const struct sw_simulation *sw_plan_stages_step(const struct sw_plan_stages *sta
     return stages->count > 0 && slowest->step_s > 0.0 ? slowest : &job->price.prediction.plain;
 }
 
-/* Returns the part of a step in which stages that take equally long wait, if they do nothing but compute. */
-static double ideal_bubble(const struct sw_job *job) {
-    const double stages = (double)sw_settings_stages(job->settings), groups = (double)sw_plan_groups(job->plan);
-    return (stages - 1.0) / (groups + stages - 1.0);
-}
-
 void sw_plan_stages_print(const struct sw_plan_stages *stages, const struct sw_job *job) {
     const struct sw_simulation *step = sw_plan_stages_step(stages, job);
     char ranks[SW_COUNT_CHARS], groups[SW_COUNT_CHARS];
@@ -43,7 +37,7 @@ void sw_plan_stages_print(const struct sw_plan_stages *stages, const struct sw_j
                      "%.0f%% of a step for the others; %.0f%% if stages were equal and only computed",
                      (long long)stages->count, sw_format_count(sw_settings_stage_ranks(job->settings), "rank", ranks),
                      sw_format_count(sw_plan_groups(job->plan), "group", groups), (long long)stages->slowest,
-                     100.0 * step->bubble_s / step->step_s, 100.0 * ideal_bubble(job));
+                     100.0 * step->bubble_s / step->step_s, 100.0 * sw_plan_equal_bubble(job->plan));
     if (sw_plan_ranks(job->plan) > 1)
         sw_command_print(0, INDENT,
                          "each rank adds up its micro-batches' gradients, whole at every --zero, and the ranks of a "
@@ -79,5 +73,5 @@ json_t *sw_plan_stages_json(const struct sw_plan_stages *stages, const struct sw
         json_array_append_new(all, stage_json(&stages->stage[stage]));
     return json_pack("{s:I, s:I, s:f, s:f, s:f, s:o}", "ranks", (json_int_t)sw_settings_stage_ranks(job->settings),
                      "groups", (json_int_t)sw_plan_groups(job->plan), "step_s", step->step_s, "bubble",
-                     step->bubble_s / step->step_s, "equal_bubble", ideal_bubble(job), "stages", all);
+                     step->bubble_s / step->step_s, "equal_bubble", sw_plan_equal_bubble(job->plan), "stages", all);
 }

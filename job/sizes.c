@@ -211,7 +211,16 @@ static sw_status price_attempt(struct attempt *a, int64_t most_ops) {
     return status == SW_OK ? SW_OK : refuse(a, status);
 }
 
+/* Returns the error if no size has a plan: that of the last, which needs the least memory. */
+static sw_status fail_all(const struct attempts *all) {
+    const char *flag = all->question->flag;
+    const struct sw_size_price *last = &all->prices->size[all->prices->count - 1];
+    return sw_fail(SW_ERR_BUDGET, "%s auto finds no plan; with %s %lld: %s", flag, flag, (long long)last->size,
+                   last->refused);
+}
+
 static sw_status make_outlines(struct attempts *all, bool *out_drives) {
+    bool any = false;
     for (int i = 0; i < all->count; i++) {
         struct attempt *a = &all->of_size[i];
         const struct sw_job_change change = all->question->with(all->job, a->price->size);
@@ -220,16 +229,9 @@ static sw_status make_outlines(struct attempts *all, bool *out_drives) {
         if (status != SW_OK)
             SW_TRY(refuse(a, status));
         *out_drives |= a->fits && sw_plan_uses_nvme(a->job.plan);
+        any |= a->fits;
     }
-    return SW_OK;
-}
-
-/* Returns the error if no size has a plan: that of the last, which needs the least memory. */
-static sw_status fail_all(const struct attempts *all) {
-    const char *flag = all->question->flag;
-    const struct sw_size_price *last = &all->prices->size[all->prices->count - 1];
-    return sw_fail(SW_ERR_BUDGET, "%s auto finds no plan; with %s %lld: %s", flag, flag, (long long)last->size,
-                   last->refused);
+    return any ? SW_OK : fail_all(all); /* before a machine is measured, which may take a minute */
 }
 
 /* Prices the sizes whose step may be shorter than most_s. */

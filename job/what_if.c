@@ -298,7 +298,9 @@ sw_status sw_what_if_stage(const struct sw_job *job, int64_t stage, struct sw_st
     if (status == SW_OK)
         status = price_stage(&varied, out);
     sw_job_release(&varied);
-    return status == SW_OK ? SW_OK : sw_fail_while(status, "planning stage %lld", (long long)stage);
+    return status == SW_OK ? SW_OK
+                           : sw_fail_while(status, "planning stage %lld of %lld", (long long)stage,
+                                           (long long)sw_settings_stages(job->settings));
 }
 
 /* Rounds bytes up to what a flag can say briefly: whole MiB, or pages if there are only a few MiB. */
@@ -450,8 +452,13 @@ sw_status sw_job_fit_or_advise(struct sw_job *job) {
     snprintf(message, sizeof message, "%s", sw_error_message(status));
     sw_error_clear();
     if (find_smaller(job, flags))
-        return sw_fail(status, "%s; with%s it fits", message, flags);
-    return sw_fail(status, "%s", message);
+        (void)sw_fail(status, "%s; with%s it fits", message, flags);
+    else
+        (void)sw_fail(status, "%s", message);
+    const int64_t stages = sw_settings_stages(job->settings), stage = sw_settings_stage(job->settings);
+    return stages == 1 ? status
+                       : sw_fail_while(status, "planning stage %lld of %lld, of which --pipeline-split sets the layers",
+                                       (long long)stage, (long long)stages);
 }
 
 static sw_status check_store(const struct sw_job *job, bool of_run) {

@@ -5,6 +5,7 @@
 #include "core/files/json_file.h"
 #include "core/status.h"
 #include "report/curves.h"
+#include "report/stages.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -86,15 +87,18 @@ static void put_medians(FILE *to, const char *name, const struct sw_curves *curv
     fputs("},", to);
 }
 
-/* The first step of a start fills the pipeline, so it does not represent the steps after it. */
-/* Writes machine and prediction of run.json, and the medians of the steps since that start. */
+/* Returns the first step of the newest start. It fills the lanes, so it does not represent the steps after it. */
+static int64_t first_of_start(const json_t *run, const struct sw_curves *curves) {
+    const json_t *first = json_object_get(json_object_get(run, "prediction"), "first_step");
+    return json_is_integer(first) ? json_integer_value(first) : curves->first_step;
+}
+
+/* Writes machine and prediction of run.json, and the medians of the steps after the first of that start. */
 static void put_start(FILE *to, const json_t *run, const struct sw_curves *curves) {
-    const json_t *prediction = json_object_get(run, "prediction");
-    const json_t *first = json_object_get(prediction, "first_step");
-    const int64_t after_step = json_is_integer(first) ? json_integer_value(first) : curves->first_step;
+    const int64_t after_step = first_of_start(run, curves);
     int64_t steps;
     put_json(to, "machine", json_object_get(run, "machine"));
-    put_json(to, "prediction", prediction);
+    put_json(to, "prediction", json_object_get(run, "prediction"));
     fputs("\"measured\":{\"step_seconds\":", to);
     put_digits(to, sw_curves_median(curves, SW_LOG_SECONDS, after_step, &steps), SW_STATED_DIGITS);
     fputs(",\"tokens_per_second\":", to);
@@ -114,6 +118,7 @@ static void put_timeline(FILE *to, const char *folder, size_t most_bytes) {
     json_t *timeline = NULL;
     if (sw_path_join(path, sizeof path, folder, "timeline.json") == SW_OK)
         (void)sw_json_read_own_file(path, TIMELINE_JSON_BYTES, SW_ERR_CORRUPT, &timeline);
+    (void)json_object_del(timeline, "pipeline"); /* the page has it as text */
     if (timeline != NULL)
         text = json_dumps(timeline, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(7));
     if (text != NULL && strlen(text) > most_bytes)
@@ -320,8 +325,9 @@ static struct sw_curve_spec spec_of(int count) {
                                   .most_sample_bytes = SAMPLES_BYTES / count};
 }
 
-static sw_status put_run(FILE *to, const char *folder, int count) {
-    char path[PATH_MAX];
+/* Writes a run as the page's data, and the description of its pipeline, if it has one, to `said` (may be NULL). */
+static sw_status put_run(FILE *to, const char *folder, int count, FILE *said) {
+    char path[PATH_MAX], *stages = NULL;
     json_t *run = NULL;
     struct sw_curves *curves = NULL;
     struct sw_curve_spec spec = spec_of(count);
@@ -329,9 +335,13 @@ static sw_status put_run(FILE *to, const char *folder, int count) {
     SW_TRY(sw_json_read_checked_file(path, SW_JSON_MOST_WRITTEN_BYTES, SW_ERR_CORRUPT, &run));
     const json_t *settings = json_object_get(run, "settings");
     spec.clip = json_number_value(json_object_get(settings, "clip"));
-    const sw_status status = json_is_object(settings)
-                                 ? sw_curves_read(folder, &spec, &curves)
-                                 : sw_fail(SW_ERR_CORRUPT, "%s has no settings, so it is no run of this program", path);
+    sw_status status = json_is_object(settings)
+                           ? sw_curves_read(folder, &spec, &curves)
+                           : sw_fail(SW_ERR_CORRUPT, "%s has no settings, so it is no run of this program", path);
+    if (status == SW_OK)
+        status = sw_stages_describe(folder, curves, first_of_start(run, curves), &stages);
+    if (status == SW_OK && stages != NULL && said != NULL)
+        fprintf(said, "%s:\n%s", folder, stages);
     if (status == SW_OK) {
         fputc('{', to);
         put_text(to, "folder", folder);
@@ -343,6 +353,8 @@ static sw_status put_run(FILE *to, const char *folder, int count) {
         put_columns(to, curves);
         put_evaluations(to, curves);
         put_start(to, run, curves);
+        if (stages != NULL)
+            put_text(to, "stages", stages);
         put_timeline(to, folder, TIMELINES_BYTES / count);
         put_samples(to, &curves->samples);
         put_load(to, &curves->load);
@@ -350,10 +362,11 @@ static sw_status put_run(FILE *to, const char *folder, int count) {
     }
     sw_curves_free(curves);
     json_decref(run);
+    free(stages);
     return status;
 }
 
-static sw_status make_data(const char *const *folders, int count, int64_t reload_s, char **out) {
+static sw_status make_data(const char *const *folders, int count, int64_t reload_s, FILE *said, char **out) {
     size_t bytes = 0;
     FILE *to = open_memstream(out, &bytes);
     if (to == NULL)
@@ -362,7 +375,7 @@ static sw_status make_data(const char *const *folders, int count, int64_t reload
     fprintf(to, "{\"version\":\"" SW_VERSION "\",\"reload_s\":%lld,\"runs\":[", (long long)reload_s);
     for (int i = 0; status == SW_OK && i < count; i++) {
         fputs(i > 0 ? "," : "", to);
-        status = put_run(to, folders[i], count);
+        status = put_run(to, folders[i], count, said);
     }
     fputs("]}", to);
     if (!sw_text_stream_end(to, out) && status == SW_OK)
@@ -380,9 +393,10 @@ static void put_escaped(FILE *to, const char *data) {
             fputc(*data, to);
 }
 
-sw_status sw_report_make(const char *const *folders, int count, int64_t reload_s, char **out_page, size_t *out_bytes) {
+sw_status sw_report_make(const char *const *folders, int count, int64_t reload_s, FILE *said, char **out_page,
+                         size_t *out_bytes) {
     char *data = NULL;
-    sw_status status = make_data(folders, count, reload_s, &data);
+    sw_status status = make_data(folders, count, reload_s, said, &data);
     FILE *to = status == SW_OK ? open_memstream(out_page, out_bytes) : NULL;
     if (status == SW_OK && to == NULL)
         status = sw_fail(SW_ERR_NOMEM, "no memory for the report");
@@ -496,7 +510,7 @@ static struct answer answer_page(struct server *server, char **out_page) {
     const int64_t begin_ns = sw_now_ns();
     const int64_t reload_s = LEAST_RELOAD_S + IDLE_PARTS * server->make_ns / 1000000000;
     size_t bytes = 0;
-    const sw_status status = sw_report_make(server->folders, server->count, reload_s, out_page, &bytes);
+    const sw_status status = sw_report_make(server->folders, server->count, reload_s, NULL, out_page, &bytes);
     server->make_ns = sw_now_ns() - begin_ns;
     if (status == SW_OK)
         return (struct answer){
@@ -731,7 +745,7 @@ sw_status sw_report_watch(const char *const *folders, int count, int64_t port, c
     for (int i = 0; i < CONNECTIONS; i++)
         server->connections[i].fd = -1;
     /* Refuses a folder that is not a run at once, instead of in the browser. */
-    sw_status status = sw_report_make(folders, count, LEAST_RELOAD_S, &page, &bytes);
+    sw_status status = sw_report_make(folders, count, LEAST_RELOAD_S, NULL, &page, &bytes);
     free(page);
     if (status == SW_OK)
         status = watch(server, port);

@@ -686,6 +686,7 @@ function drawStep() {
           (kept.predicted ? "" : " Nothing was predicted for this run, since no profile of the machine was kept when it began.");
     const works = WORKS.filter(work => shown.some(([, one]) => busyLanes(one).some(([, spans]) => spans.some(span => span[2] === work))));
     byId("works").replaceChildren(...works.map(work => keyOf(work, colorOf(work))));
+    byId("stages").textContent = run.stages || "";
     parent.replaceChildren();
     for (const [title, timeline] of shown) {
         const holder = element("div", {className: "chart"}, element("h3", {textContent: title}));
@@ -920,7 +921,7 @@ function main() {
     drawCurves();
     drawLanes();
     drawDetails();
-    bindPicker(byId("timeline"), "step", runs.filter(run => run.timeline), drawStep);
+    bindPicker(byId("timeline"), "step", runs.filter(run => run.timeline || run.stages), drawStep);
     attempt(drawPrediction);
     bindPicker(byId("samples"), "sampled", runs.filter(run => run.samples.length || run.samples_unreadable), drawSamples);
     bindPicker(byId("load"), "loaded", runs.filter(run => run.load), drawLoad);

@@ -18,6 +18,7 @@
 #include "core/size.h"
 #include "core/status.h"
 #include "io/store/store.h"
+#include "report/stages.h"
 #include "run/expert_load.h"
 #include "run/exports.h"
 #include "run/folder/frozen.h"
@@ -649,6 +650,18 @@ static bool may_begin(struct loop *loop, int64_t step) {
     return (requests & REQUEST_STOP) == 0 && !loop->out_of_time;
 }
 
+/* Notes for how long the stages of a pipeline waited in a step. */
+static void note_stages(const struct sw_plan *plan, const struct sw_step_result *result,
+                        struct sw_step_record *record) {
+    if (sw_plan_stages(plan) == 1)
+        return;
+    record->pipeline.stages = sw_plan_stages(plan);
+    record->pipeline.groups = sw_plan_groups(plan);
+    record->pipeline.idle = fmax(0.0, 1.0 - result->mean_compute_seconds / result->seconds);
+    record->pipeline.most_idle = fmax(0.0, 1.0 - result->least_compute_seconds / result->seconds);
+    record->pipeline.formula = sw_plan_equal_bubble(plan);
+}
+
 static struct sw_step_record record_of(const struct loop *loop, const struct sw_step_result *result) {
     const struct sw_trainer *trainer = loop->trainer;
     const int64_t tokens = trainer->run.settings.batch_tokens;
@@ -741,6 +754,7 @@ static sw_status end_step(struct loop *loop, int64_t step) {
         sw_timeline_file_after(loop->trainer->timeline, loop->trainer->folder, sw_engine_trace(loop->trainer->engine),
                                step);
     struct sw_step_record record = record_of(loop, &result);
+    note_stages(loop->trainer->job.plan, &result, &record);
     SW_TRY(loop_keep_failure(loop, sw_load_add(&loop->load, loop->trainer, &record)));
     const bool plain =
         sw_costs_note(&loop->trainer->costs, record.carries_save, record.seconds, record.bytes.nvme_write);
@@ -834,10 +848,15 @@ static sw_status open_log(struct loop *loop) {
 
 /* Removes unfinished files that a kill left and that this start may have no reason to write. */
 static void remove_unfinished(const char *folder) {
-    static const char *const names[] = {"timeline.json.partial", "exports/index.json.partial",
-                                        SW_REFERENCE_UNFINISHED_NAME, SW_REFERENCE_UNFINISHED_NAME ".partial"};
-    char path[SW_RUN_PATH_CHARS];
+    static const char *const names[] = {"exports/index.json.partial", SW_REFERENCE_UNFINISHED_NAME,
+                                        SW_REFERENCE_UNFINISHED_NAME ".partial"};
+    char path[SW_RUN_PATH_CHARS], name[SW_TIMELINE_NAME_CHARS], unfinished[SW_RUN_PATH_CHARS];
     SW_HANDLES_ERRORS();
+    for (int stage = 0; stage < SW_MOST_STAGES; stage++) {
+        snprintf(unfinished, sizeof unfinished, "%s.partial", sw_timeline_name(stage, name));
+        if (sw_path_join(path, sizeof path, folder, unfinished) == SW_OK)
+            (void)sw_path_unlink(path);
+    }
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (sw_path_join(path, sizeof path, folder, names[i]) == SW_OK)
             (void)sw_path_unlink(path);

@@ -461,7 +461,7 @@ static const struct {
 
 /* A number takes at most 24 characters and a name, with its punctuation, at most 24 more. OTHER_FIELDS: the time, what
  * was clipped, and its share. */
-enum { FIELD_MAX_CHARS = 48, OTHER_FIELDS = 3, GROUPS = 5 };
+enum { FIELD_MAX_CHARS = 48, OTHER_FIELDS = 3, GROUPS = 6 };
 static_assert((SW_LOG_STEP_COLUMNS + OTHER_FIELDS + GROUPS) * FIELD_MAX_CHARS < SW_STEPLOG_LINE_CHARS,
               "a line must fit in its buffer");
 
@@ -547,11 +547,14 @@ static void put_column(struct writer *writer, const struct sw_step_record *recor
     }
 }
 
-/* Tells whether the line has a column: those of experts and of pairs are there only where the training has them. */
+/* Tells whether the line has a column: those of a pipeline, of experts and of pairs are there only where the training
+ * has them. */
 static bool has_column(const struct sw_step_record *record, int column) {
     if (column >= SW_LOG_REWARDS)
         return record->rewards.pairs > 0;
-    return column < SW_LOG_EXPERTS || record->experts.load > 0.0;
+    if (column >= SW_LOG_EXPERTS)
+        return record->experts.load > 0.0;
+    return column < SW_LOG_PIPELINE || record->pipeline.stages > 0;
 }
 
 int sw_step_to_json(const struct sw_step_record *record, char buffer[SW_STEPLOG_LINE_CHARS]) {

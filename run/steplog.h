@@ -27,6 +27,11 @@ struct sw_step_record {
     int64_t tokens;            /* tokens of this step, over all ranks */
     struct sw_rewards rewards; /* --dpo; left out of the line if there are no pairs */
     struct {
+        int64_t stages, groups; /* of ranks, and of micro-batches that pass through the stages one after the other */
+        double idle, most_idle; /* share of the step in which compute lanes waited: mean and most of all ranks */
+        double formula;         /* sw_plan_equal_bubble */
+    } pipeline;                 /* left out of the line if `stages` is 0 */
+    struct {
         double load;             /* the tokens of the busiest expert over the mean of its layer; 0: none were counted */
         int64_t idle;            /* experts of all layers without a token */
         double aux_loss, z_loss; /* of the routers, means over micro-batches; NaN: not in the training */
@@ -102,7 +107,7 @@ const struct sw_eval_record *sw_steplog_evaluations(const struct sw_steplog *log
 sw_status sw_steplog_restore(struct sw_steplog *log, struct sw_step_record record);
 
 /* Room for the longest line; a static assertion in steplog.c checks it. */
-enum { SW_STEPLOG_LINE_CHARS = 2560 };
+enum { SW_STEPLOG_LINE_CHARS = 2880 };
 
 /* Write a line without its end into buffer and return its length. */
 int sw_step_to_json(const struct sw_step_record *record, char buffer[SW_STEPLOG_LINE_CHARS]);

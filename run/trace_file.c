@@ -6,6 +6,7 @@
 #include "core/size.h"
 #include "core/status.h"
 #include "offload/engine/trace.h"
+#include "report/stages.h"
 #include "run/folder/run.h"
 
 #include <errno.h>
@@ -22,11 +23,17 @@ enum { WARM_STEPS = 9, MOST_OPS = 1 << 20, TEXT_BYTES = 1 << 18 };
 
 struct sw_timeline_file {
     const struct sw_plan *plan;
+    char name[SW_TIMELINE_NAME_CHARS];
     int64_t step, ops;
     bool written;
     FILE *to; /* a stream that writes to `text` */
     char text[TEXT_BYTES];
 };
+
+/* The other stages of a pipeline write only what they did as a stage, each to a file of its own. */
+static bool is_first_stage(const struct sw_plan *plan) {
+    return plan->spec.pipeline.stage == 0;
+}
 
 static int64_t most_ops(const struct sw_plan *plan) {
     int64_t ops = 0;
@@ -52,7 +59,11 @@ sw_status sw_timeline_file_open(const struct sw_timeline_spec *spec, struct sw_t
     file->ops = ops;
     file->to = to;
     /* A stream takes its buffer on the first write. */
-    fprintf(to, "{\"predicted\":%s,\n", spec->predicted != NULL ? spec->predicted : "null");
+    if (is_first_stage(spec->plan))
+        fprintf(to, "{\"predicted\":%s,\n", spec->predicted != NULL ? spec->predicted : "null");
+    else
+        fputc('{', to);
+    sw_timeline_name(spec->plan->spec.pipeline.stage, file->name);
     *out = file;
     return SW_OK;
 }
@@ -75,9 +86,18 @@ int64_t sw_timeline_file_ops(const struct sw_timeline_file *file) {
 static sw_status write_file(struct sw_timeline_file *file, const char *folder, const struct sw_trace *trace,
                             int64_t number) {
     char path[SW_RUN_PATH_CHARS];
-    SW_TRY(sw_path_join(path, sizeof path, folder, "timeline.json"));
-    fprintf(file->to, "\"step\":%lld,\n\"measured\":", (long long)sw_trace_step(trace, number));
-    sw_timeline_write(file->plan, sw_trace_program(trace, number), sw_trace_times(trace, number), file->to);
+    const struct sw_program *program = sw_trace_program(trace, number);
+    const struct sw_op_times *times = sw_trace_times(trace, number);
+    SW_TRY(sw_path_join(path, sizeof path, folder, file->name));
+    fprintf(file->to, "\"step\":%lld", (long long)sw_trace_step(trace, number));
+    if (is_first_stage(file->plan)) {
+        fputs(",\n\"measured\":", file->to);
+        sw_timeline_write(file->plan, program, times, file->to);
+    }
+    if (sw_plan_stages(file->plan) > 1) {
+        fputs(",\n\"pipeline\":", file->to);
+        sw_stage_write(file->plan, program, times, file->to);
+    }
     fputs("}\n", file->to);
     if (fflush(file->to) != 0 || ferror(file->to))
         return sw_fail(SW_ERR_INTERNAL, "it is longer than %d bytes", TEXT_BYTES);

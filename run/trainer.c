@@ -394,7 +394,8 @@ static void open_timeline(struct sw_trainer *trainer) {
                                           .predicted = trainer->forecast.timeline,
                                           .first_step = trainer->position.step + 1,
                                           .last_step = trainer->run.settings.steps};
-    if (sw_ranks_rank(trainer->ranks) == 0)
+    /* The first rank of each stage, rank 0 without a pipeline. */
+    if (sw_ranks_rank(trainer->ranks) % sw_settings_stage_ranks(&trainer->run.settings) == 0)
         (void)sw_timeline_file_open(&spec, &trainer->timeline);
 }
 

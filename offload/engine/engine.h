@@ -177,6 +177,8 @@ struct sw_step_result {
     double seconds;                       /* since the previous step ended or, if later, this one began */
     double busy_seconds[SW_LANES];        /* one entry per lane, of this step */
     int64_t lane_bytes[SW_LANES];         /* bytes moved by each lane in this step */
+    /* In a pipeline the busy seconds of a compute lane up to the norm: mean and least of all ranks; else 0. */
+    double mean_compute_seconds, least_compute_seconds;
 };
 
 /* When updates start during the backward pass, if the plan has two generations. AUTO: pace.h decides. */

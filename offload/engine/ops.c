@@ -667,6 +667,25 @@ static void take_sums(struct sw_engine *engine, const struct sw_op *op, int job_
     }
 }
 
+static double compute_seconds(struct sw_engine *engine, const struct step_context *context) {
+    pthread_mutex_lock(&engine->mutex);
+    const double seconds = context->result.busy_seconds[SW_LANE_COMPUTE];
+    pthread_mutex_unlock(&engine->mutex);
+    return seconds;
+}
+
+/* Takes the mean and the least of the ranks' times, of which each record has one. */
+static void take_stage_times(const struct sw_plan *plan, const double *time_s, int64_t doubles,
+                             struct sw_step_result *result) {
+    const int ranks = sw_plan_job_ranks(plan);
+    result->mean_compute_seconds = 0.0;
+    result->least_compute_seconds = INFINITY;
+    for (int rank = 0; rank < ranks; rank++) {
+        result->mean_compute_seconds += time_s[rank * doubles] / ranks;
+        result->least_compute_seconds = fmin(result->least_compute_seconds, time_s[rank * doubles]);
+    }
+}
+
 static sw_status run_exchange_summary(const struct op_run *run) {
     struct sw_engine *engine = run->engine;
     const struct sw_op *op = run->op;
@@ -676,16 +695,20 @@ static sw_status run_exchange_summary(const struct op_run *run) {
     const int64_t bytes = sw_plan_summary_bytes(plan, sums), doubles = bytes / (int64_t)sizeof(double);
     double *records = sw_engine_piece(engine, sw_plan_buffer(plan, SW_BUFFER_SUMMARIES), 0),
            *mine = records + sw_plan_job_rank(plan) * doubles, own[SW_PAIR_SUMS];
-    /* The tally and the other sums of pairs come last in a record. */
-    const int64_t others = doubles - (plan->spec.pair_sequences > 0 ? SW_PAIR_SUMS - 1 : 0);
+    /* The tally, the other sums of pairs, and the time of a pipeline's stage come last in a record. */
+    const bool has_stages = sw_plan_stages(plan) > 1;
+    const int64_t pairs_end = doubles - has_stages;
+    const int64_t others = pairs_end - (plan->spec.pair_sequences > 0 ? SW_PAIR_SUMS - 1 : 0);
     const int64_t tally = others - plan->spec.tally;
     sw_engine_own_sums(engine, context, own);
     mine[SW_SUMMARY_LOSS] = own[SW_PAIR_LOSS];
-    memcpy(mine + others, own + 1, (size_t)(doubles - others) * sizeof *mine);
+    memcpy(mine + others, own + 1, (size_t)(pairs_end - others) * sizeof *mine);
     memcpy(mine + tally, context->tally, (size_t)(others - tally) * sizeof *mine);
     mine[SW_SUMMARY_REQUESTS] = (double)atomic_load(&engine->requests);
     if (sums)
         note_sums(engine, op, mine + SW_SUMMARY_SQUARE_SUMS);
+    if (has_stages)
+        mine[pairs_end] = compute_seconds(engine, context);
     SW_TRY(sw_comm_share_records(engine->spec.comm, sw_op_name(op->kind), records, bytes));
     unsigned requests = 0;
     memset(context->shared_sums, 0, sizeof context->shared_sums);
@@ -697,13 +720,15 @@ static sw_status run_exchange_summary(const struct op_run *run) {
         context->shared_sums[SW_PAIR_LOSS] += counts ? record[SW_SUMMARY_LOSS] : 0.0;
         for (int64_t i = tally; counts && i < others; i++)
             context->shared_tally[i - tally] += record[i];
-        for (int64_t i = others; counts && i < doubles; i++)
+        for (int64_t i = others; counts && i < pairs_end; i++)
             context->shared_sums[1 + i - others] += record[i];
         requests |= (unsigned)record[SW_SUMMARY_REQUESTS];
         if (sums)
             take_sums(engine, op, rank, record + SW_SUMMARY_SQUARE_SUMS);
     }
     context->result.requests = requests;
+    if (has_stages)
+        take_stage_times(plan, records + pairs_end, doubles, &context->result);
     return SW_OK;
 }
 

@@ -161,7 +161,7 @@ static void write_name(const struct sw_plan *plan, const struct sw_op *op, FILE 
     if (op->redo || op->speculates)
         fputs(op->redo ? "redo " : "speculative ", out);
     fputs(sw_op_name(op->kind), out);
-    if (sw_ops[op->kind].transfers)
+    if (sw_ops[op->kind].transfers || op->kind == SW_OP_SEND || op->kind == SW_OP_RECEIVE)
         fprintf(out, " %s", sw_content_name(op->content));
     write_unit(plan, op->unit, out);
     if (op->chunk >= 0)
@@ -366,4 +366,139 @@ void sw_timeline_write(const struct sw_plan *plan, const struct sw_program *prog
         fputc(']', out);
     }
     fputs("}}", out);
+}
+
+/* The spans of a stage of a pipeline: the passes of its compute lane, and between them its waits for other stages. */
+
+typedef enum { STAGE_FORWARD, STAGE_BACKWARD, STAGE_OTHER, STAGE_WAIT } stage_work;
+static const char *const stage_works[] = {"forward", "backward", "other", "wait"};
+
+struct stage_span {
+    int64_t start_ns, end_ns;
+    stage_work work;
+    int64_t group; /* -1: none */
+};
+
+/* One walk over the compute lane, and beside it over the comm lane. */
+struct stage_walk {
+    const struct sw_plan *plan;
+    const struct sw_program *program;
+    const struct sw_op_times *times;
+    int64_t origin_ns;      /* the end of the summary */
+    int64_t gap_ns;         /* spans and pauses up to this length are too short to be seen */
+    int32_t next_comm;      /* the first op of the comm lane that may not be over yet */
+    struct stage_span last; /* not written yet */
+    int64_t spans;          /* written */
+    FILE *out;              /* NULL: spans are only counted */
+};
+
+static void put_stage_span(struct stage_walk *walk) {
+    const struct stage_span *span = &walk->last;
+    if (span->end_ns - span->start_ns <= walk->gap_ns)
+        return;
+    if (walk->out != NULL)
+        fprintf(walk->out, "%s[%.1f,%.1f,\"%s\",%" PRId64 "]", walk->spans > 0 ? "," : "",
+                (double)(span->start_ns - walk->origin_ns) * 1e-3, (double)(span->end_ns - span->start_ns) * 1e-3,
+                stage_works[span->work], span->group);
+    walk->spans++;
+}
+
+/* Adds a span to the last one if it does the same. */
+static void add_stage_span(struct stage_walk *walk, struct stage_span span) {
+    struct stage_span *last = &walk->last;
+    if (last->work == span.work && last->group == span.group && span.start_ns - last->end_ns <= walk->gap_ns) {
+        last->end_ns = span.end_ns;
+        return;
+    }
+    put_stage_span(walk);
+    *last = span;
+}
+
+/* The head's op of a training is the end of a forward pass and the beginning of a backward pass, most of it the latter.
+ */
+static struct stage_span pass_of(const struct stage_walk *walk, int32_t number) {
+    const struct sw_op *op = &walk->program->op[number];
+    const sw_work work = sw_op_work(op);
+    const stage_work pass = work == SW_WORK_FORWARD ? STAGE_FORWARD : STAGE_BACKWARD;
+    const bool passes = op->micro >= 0 && work <= SW_WORK_HEAD;
+    return (struct stage_span){.start_ns = walk->times[number].start_ns,
+                               .end_ns = walk->times[number].end_ns,
+                               .work = passes ? pass : STAGE_OTHER,
+                               .group = passes ? op->micro / sw_plan_group(walk->plan) : -1};
+}
+
+static bool waits_for_stages(const struct sw_op *op) {
+    const sw_among among = sw_ops[op->kind].among;
+    return among == SW_AMONG_LINK || among == SW_AMONG_JOB;
+}
+
+/* Adds what the comm lane waited for other stages while the compute lane had nothing to do. */
+static void add_waits(struct stage_walk *walk, int64_t from_ns, int64_t to_ns) {
+    const struct sw_program *program = walk->program;
+    for (int32_t i = walk->next_comm; i < program->lane_count[SW_LANE_COMM]; i++) {
+        const int32_t number = program->lane_op[SW_LANE_COMM][i];
+        const struct sw_op_times *times = &walk->times[number];
+        if (!has_run(times) || times->end_ns <= from_ns) {
+            walk->next_comm = i + 1;
+            continue;
+        }
+        const int64_t start_ns = sw_max_i64(from_ns, times->start_ns), end_ns = sw_min_i64(to_ns, times->end_ns);
+        if (start_ns >= to_ns)
+            break;
+        if (waits_for_stages(&program->op[number]))
+            add_stage_span(walk, (struct stage_span){start_ns, end_ns, STAGE_WAIT, -1});
+    }
+}
+
+static int64_t walk_stage(struct stage_walk *walk) {
+    const struct sw_program *program = walk->program;
+    int64_t free_ns = INT64_MIN;
+    walk->last = (struct stage_span){.group = -1};
+    walk->next_comm = 0;
+    for (int32_t i = 0; i < program->lane_count[SW_LANE_COMPUTE]; i++) {
+        const int32_t number = program->lane_op[SW_LANE_COMPUTE][i];
+        if (!has_run(&walk->times[number]))
+            continue;
+        add_waits(walk, free_ns, walk->times[number].start_ns);
+        add_stage_span(walk, pass_of(walk, number));
+        free_ns = walk->times[number].end_ns;
+    }
+    add_waits(walk, free_ns, walk->origin_ns);
+    put_stage_span(walk);
+    return walk->spans;
+}
+
+/* Returns when the step's summary ended; without one, the last end of all ops. */
+static int64_t end_of_summary(const struct sw_program *program, const struct sw_op_times *times) {
+    int64_t last_ns = 0;
+    for (int32_t i = 0; i < program->op_count; i++) {
+        if (program->op[i].kind == SW_OP_EXCHANGE_SUMMARY && has_run(&times[i]))
+            return times[i].end_ns;
+        last_ns = sw_max_i64(last_ns, times[i].end_ns);
+    }
+    return last_ns;
+}
+
+void sw_stage_write(const struct sw_plan *plan, const struct sw_program *program, const struct sw_op_times *times,
+                    FILE *out) {
+    int64_t busy_ns = 0;
+    struct stage_walk walk = {
+        .plan = plan, .program = program, .times = times, .origin_ns = end_of_summary(program, times)};
+    for (int32_t i = 0; i < program->lane_count[SW_LANE_COMPUTE]; i++) {
+        const struct sw_op_times *op = &times[program->lane_op[SW_LANE_COMPUTE][i]];
+        busy_ns += has_run(op) ? op->end_ns - op->start_ns : 0;
+    }
+    walk.gap_ns = busy_ns / FINEST_PART;
+    while (walk_stage(&walk) > SW_STAGE_SPANS) {
+        walk.gap_ns = 2 * walk.gap_ns + 1;
+        walk.spans = 0;
+    }
+    fprintf(out,
+            "{\"stage\":%d,\"stages\":%d,\"groups\":%" PRId64 ",\"formula\":%.6f,\"busy_seconds\":%.9f,\"spans\":[",
+            plan->spec.pipeline.stage, sw_plan_stages(plan), sw_plan_groups(plan), sw_plan_equal_bubble(plan),
+            (double)busy_ns * 1e-9);
+    walk.spans = 0;
+    walk.out = out;
+    walk_stage(&walk);
+    fputs("]}", out);
 }

@@ -663,9 +663,14 @@ enum { SW_PAIR_LOSS, SW_PAIR_CHOSEN, SW_PAIR_REJECTED, SW_PAIR_RIGHT, SW_PAIR_SU
 int64_t sw_plan_losses(const struct sw_plan *plan);
 
 /* The summary of a step that ranks exchange, in doubles: its losses, its requests and, unit by unit, the sums of
- * squares of its shard; then the tally, and in a plan for pairs their sums but the first. sw_plan_summary_bytes returns
- * the bytes of it, with the sums of squares or without. */
+ * squares of its shard; then the tally, in a plan for pairs their sums but the first, and in a pipeline the seconds for
+ * which the rank's compute lane has been busy in this step. sw_plan_summary_bytes returns the bytes of it, with the
+ * sums of squares or without. */
 enum { SW_SUMMARY_LOSS, SW_SUMMARY_REQUESTS, SW_SUMMARY_SQUARE_SUMS };
 int64_t sw_plan_summary_bytes(const struct sw_plan *plan, bool sums);
+
+/* Returns the share of a step in which the stages of a pipeline wait, (p - 1) / (m + p - 1) of p stages and m groups of
+ * micro-batches, if stages take equally long and do nothing but compute (Narayanan et al., arXiv 2104.04473). */
+double sw_plan_equal_bubble(const struct sw_plan *plan);
 
 #endif

@@ -680,7 +680,13 @@ int64_t sw_plan_summary_bytes(const struct sw_plan *plan, bool sums) {
     doubles += most;
     doubles += plan->spec.tally;
     doubles += plan->spec.pair_sequences > 0 ? SW_PAIR_SUMS - 1 : 0;
+    doubles += sw_plan_stages(plan) > 1;
     return doubles * (int64_t)sizeof(double);
+}
+
+double sw_plan_equal_bubble(const struct sw_plan *plan) {
+    const double before = (double)sw_plan_stages(plan) - 1.0;
+    return before / ((double)sw_plan_groups(plan) + before);
 }
 
 int64_t sw_plan_losses(const struct sw_plan *plan) {

@@ -239,6 +239,37 @@ def a_killed_rank_loses_nothing():
     return problems
 
 
+def a_report_shows_the_stages():
+    """Its lines fit a terminal; the stages' shares are those of their spans, and the log's those of the steps."""
+    run, groups = path("drawn"), SEQUENCES
+    together(4, train("drawn", "--pipeline", 4, "--trace", path("drawn.trace.json"), steps=12), processes)
+    shown = must("report", run, "--out", path("drawn.html"))
+    lines, logged, problems = shown.out.splitlines()[1:], [line["pipeline"] for line in steps_of(run)], []
+    if any(one["stages"] != 4 or one["groups"] != groups or abs(one["formula"] - 3 / (groups + 3)) > 1e-6 or not 0 < one["idle"] <= one["most_idle"] < 1
+           for one in logged):
+        problems.append(f"the log has {logged}")
+    drawn = [line for line in lines if line.startswith("stage ")]
+    if len(drawn) != 4 or max(map(len, lines)) > 80 or f"a pipeline of 4 stages; a step has {groups} groups" not in lines[0] or "27.3%" not in lines[2]:
+        problems.append(f"the report says {lines}")
+    with open(path("drawn.html"), encoding="ascii") as file:
+        problems += [] if "a pipeline of 4 stages" in file.read() else ["the page lacks the text"]
+    for stage in range(4):
+        with open(os.path.join(run, f"timeline.stage-{stage}.json" if stage > 0 else "timeline.json"), encoding="utf-8") as file:
+            kept = json.load(file)
+        spans = kept["pipeline"]["spans"]
+        passes = [(what, group) for _, _, what, group in spans if what in ("forward", "backward")]
+        if kept["step"] != 10 or {group for _, group in passes} - set(range(groups)) or any(
+                before[0] + before[1] > after[0] + 0.2 for before, after in zip(spans, spans[1:])) or spans[-1][0] + spans[-1][1] > 0.2:
+            problems.append(f"stage {stage} of step {kept['step']}: {spans}")
+    with open(path("drawn.trace.json"), encoding="utf-8") as file:
+        names = {event["name"] for event in json.load(file)["traceEvents"] if event.get("cat") == "comm"}
+    wanted = {f"{what} block 0 m{micro}" for what in ("send activations", "receive activation gradients") for micro in range(groups)}
+    problems += [f"the trace lacks {sorted(wanted - names)} among {sorted(names)[:4]}"] if wanted - names else []
+    os.remove(os.path.join(run, "timeline.stage-2.json"))
+    shown = must("report", run, "--out", path("drawn.html")).out
+    return problems + ([] if "no picture" in shown and "idle for" in shown else [f"without a stage's timeline: {shown}"])
+
+
 def stages_that_cannot_be_are_refused():
     problems = []
     for what, ranks, more, *words in (
@@ -287,5 +318,6 @@ def plans_of_stages_are_made():
 
 
 script_test.run(stages_train_as_one_rank_does, zero_and_placements_give_the_same_bits, ways_drawn_by_chance_give_the_same_bits,
-                stages_commit_at_the_same_steps, runs_resume_on_any_other_ranks, runs_of_stages_are_read_whole, a_killed_rank_loses_nothing,
+                stages_commit_at_the_same_steps, runs_resume_on_any_other_ranks, runs_of_stages_are_read_whole,
+                a_killed_rank_loses_nothing, a_report_shows_the_stages,
                 stages_that_cannot_be_are_refused, plans_of_stages_are_made)

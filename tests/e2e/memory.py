@@ -12,6 +12,7 @@ import threading
 
 import hf_folder
 import program
+import ranks_jobs
 from program import script_test
 
 MIB = 1 << 20
@@ -24,6 +25,7 @@ STATE_TO_LIMIT = 1.8  # bytes of the store to the cgroup's limit, at least
 SAMPLE_SECONDS = 0.01
 GROWTH_BYTES = MIB // 4
 STEADY_FROM, STEADY_STEPS = 3, 48
+STAGES, STAGE_SHARE = 3, 0.02
 
 # 35 million parameters: 397 MiB of optimizer, twice on NVMe. That alone is STATE_TO_LIMIT, even of budgets used to the end, so
 # that it does not matter what else an automatic placement has there.
@@ -296,6 +298,46 @@ def resident_bytes(pid):
     return int(found.group(1)) * 1024 if found else None
 
 
+def anonymous_bytes(pid):
+    """Memory that only a process has, without the pages of files and of memory that processes share to exchange bytes."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
+            return int(re.search(r"^Anonymous:\s+(\d+) kB", file.read(), re.MULTILINE).group(1)) * 1024
+    except OSError:
+        return 0
+
+
+def stages_beside_their_plans(hidden, *flags):
+    """Each stage's process in the midst of a training: the bytes that it has, and those of device and host in its plan."""
+    folder, run = os.path.join(SCRATCH, f"piped-{hidden}"), os.path.join(SCRATCH, "piped")
+    os.makedirs(folder, exist_ok=True)
+    program.write(os.path.join(folder, "config.json"), json.dumps({**MODEL, "n_embd": hidden, "n_layer": 2 * STAGES, "n_head": 8}))
+    program.shutil.rmtree(run, ignore_errors=True)
+    shape = ["--seq", 32, "--micro-batch", 1, "--batch-tokens", 2 * STAGES * 32, "--threads", 1, "--device", "cpu", "--pipeline", STAGES, *flags]
+    planned = json.loads(program.must("plan", "--model", folder, "--ranks", STAGES, *shape, "--json").out)["pipeline"]["stages"]
+    job = ranks_jobs.Job(os.path.join(SCRATCH, "piped.log"), STAGES,
+                         program.command("train", "--model", folder, "--init", "--data", DATA, "--run", run, "--steps", 100000, *shape))
+    job.wait_for("step 3/")
+    has = {rank: anonymous_bytes(pid) for rank, pid in job.processes().items()}
+    job.process.send_signal(signal.SIGTERM)
+    if job.end() is None or set(has) != set(range(STAGES)):
+        raise RuntimeError(f"of ranks {sorted(has)}: {job.said()[-1500:]}")
+    return [(has[rank], planned[rank]["peak_bytes"]["device"] + planned[rank]["peak_bytes"]["host"]) for rank in range(STAGES)]
+
+
+def stages_take_what_their_plans_say():
+    """Each stage's process, but for what that of a tiny model takes beside its plan: libraries, threads, MPI."""
+    problems, beside = [], max(has - plan for has, plan in stages_beside_their_plans(64, "--precision", "fp32", "--place", "optimizer=device"))
+    for precision, place in (("fp32", "device"), ("bf16", "device"), ("fp32", "host"), ("bf16", "nvme")):
+        every = ",".join(f"{state}={place}" for state in ("weights", "grads", "optimizer", "acts"))
+        found = stages_beside_their_plans(512, "--precision", precision, "--place", every)
+        shares = [(has - beside) / plan - 1.0 for has, plan in found]
+        print(f"# {precision}, all on {place}: plans of {', '.join(mib(plan) for _, plan in found)}; the stages take "
+              f"{', '.join(f'{share:+.1%}' for share in shares)} beside {mib(beside)}")
+        problems += [f"{precision} {place}: stage {stage} has {share:+.1%}" for stage, share in enumerate(shares) if abs(share) > STAGE_SHARE]
+    return problems
+
+
 def resident_by_step(*more):
     """Resident memory as each step's line arrives."""
     program.shutil.rmtree(RUN, ignore_errors=True)
@@ -334,4 +376,4 @@ def resident_memory_is_steady():
 
 script_test.run(automatic_placement_keeps_its_budgets, everything_on_nvme_keeps_its_budgets,
                 shares_of_every_tier_keep_their_budgets, weights_larger_than_the_group, data_larger_than_the_group_is_read,
-                resident_memory_is_steady)
+                resident_memory_is_steady, stages_take_what_their_plans_say)

@@ -56,7 +56,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     else
         (void)unlink(fuzz_path("timeline.json"));
     const char *folder = fuzz_folder();
-    if (sw_report_make(&folder, 1, 0, &page, &page_bytes) == SW_OK)
+    if (sw_report_make(&folder, 1, 0, NULL, &page, &page_bytes) == SW_OK)
         check_page(page, page_bytes);
     sw_error_clear();
     free(page);

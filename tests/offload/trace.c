@@ -242,6 +242,60 @@ static void test_timelines_are_bounded(void **state) {
     sw_trace_destroy(f.trace);
 }
 
+/* --- Stages of a pipeline ------------------------------------------------------------------------------------------
+ */
+
+/* The first of two stages: two forward passes, both backward passes, each of which waits for the other stage, and what
+ * both add to the norm. */
+enum { STAGE_OPS = 7 };
+static struct sw_op stage_ops[STAGE_OPS] = {
+    {.kind = SW_OP_FORWARD, .lane = SW_LANE_COMPUTE, .unit = 0, .micro = 0},
+    {.kind = SW_OP_FORWARD, .lane = SW_LANE_COMPUTE, .unit = 0, .micro = 1},
+    {.kind = SW_OP_RECEIVE, .lane = SW_LANE_COMM, .unit = 0, .micro = 0, .content = SW_CONTENT_BLOCK_OUTPUT_GRAD},
+    {.kind = SW_OP_BACKWARD, .lane = SW_LANE_COMPUTE, .unit = 0, .micro = 0},
+    {.kind = SW_OP_RECEIVE, .lane = SW_LANE_COMM, .unit = 0, .micro = 1, .content = SW_CONTENT_BLOCK_OUTPUT_GRAD},
+    {.kind = SW_OP_BACKWARD, .lane = SW_LANE_COMPUTE, .unit = 0, .micro = 1},
+    {.kind = SW_OP_EXCHANGE_SUMMARY, .lane = SW_LANE_COMM, .unit = -1, .micro = -1},
+};
+static int32_t stage_compute[] = {0, 1, 3, 5}, stage_comm[] = {2, 4, 6};
+
+static char *stage_of(const struct fixture *f, const struct sw_op_times *times) {
+    const struct sw_program program = {
+        .op = stage_ops,
+        .op_count = STAGE_OPS,
+        .lane_op = {[SW_LANE_COMPUTE] = stage_compute, [SW_LANE_COMM] = stage_comm},
+        .lane_count = {[SW_LANE_COMPUTE] = sizeof stage_compute / sizeof stage_compute[0],
+                       [SW_LANE_COMM] = sizeof stage_comm / sizeof stage_comm[0]}};
+    FILE *file = tmpfile();
+    assert_non_null(file);
+    sw_stage_write(&f->plan, &program, times, file);
+    return text_of(file);
+}
+
+/* The first receipt begins while a pass still runs, and ends a while before the backward pass begins: only what is
+ * between passes and within the receipt is a wait. The second is over before its pass could begin. */
+static void test_a_stage_waits_for_another(void **state) {
+    (void)state;
+    struct fixture f;
+    open_trace(&f, 8);
+    f.plan.spec.pipeline.stages = 2;
+    f.plan.spec.micro_batches = 2;
+    f.plan.spec.group = 1;
+    const struct sw_op_times times[STAGE_OPS] = {
+        {.start_ns = 1000000, .end_ns = 1010000}, {.start_ns = 1010000, .end_ns = 1020000},
+        {.start_ns = 1015000, .end_ns = 1034000}, {.start_ns = 1036000, .end_ns = 1056000},
+        {.start_ns = 1040000, .end_ns = 1050000}, {.start_ns = 1056000, .end_ns = 1076000},
+        {.start_ns = 1077000, .end_ns = 1080000},
+    };
+    char *text = stage_of(&f, times);
+    assert_string_equal(text,
+                        "{\"stage\":0,\"stages\":2,\"groups\":2,\"formula\":0.333333,\"busy_seconds\":0.000060000,"
+                        "\"spans\":[[-80.0,10.0,\"forward\",0],[-70.0,10.0,\"forward\",1],[-60.0,14.0,\"wait\",-1],"
+                        "[-44.0,20.0,\"backward\",0],[-24.0,20.0,\"backward\",1],[-3.0,3.0,\"wait\",-1]]}");
+    free(text);
+    sw_trace_destroy(f.trace);
+}
+
 static void test_finds_a_step_that_can_follow_itself(void **state) {
     (void)state;
     struct fixture f;
@@ -263,6 +317,7 @@ int main(void) {
         cmocka_unit_test(test_only_what_ran),
         cmocka_unit_test(test_timeline_of_a_step),
         cmocka_unit_test(test_timelines_are_bounded),
+        cmocka_unit_test(test_a_stage_waits_for_another),
         cmocka_unit_test(test_finds_a_step_that_can_follow_itself),
         cmocka_unit_test(test_keeps_whole_programs_until_full),
     };

@@ -77,11 +77,13 @@ static void test_optional_fields(void **state) {
         record.experts.idle = 3;
         record.experts.aux_loss = NAN;
         record.rewards.pairs = i & 2;
+        record.pipeline.stages = i & 1;
         sw_step_to_json(&record, text);
         json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, NULL), *experts = json_object_get(root, "experts");
         assert_non_null(root);
         assert_true((experts != NULL) == ((i & 1) != 0));
         assert_true((json_object_get(root, "rewards") != NULL) == ((i & 2) != 0));
+        assert_true((json_object_get(root, "pipeline") != NULL) == ((i & 1) != 0));
         if (experts != NULL) {
             assert_fields(experts, "load idle aux_loss z_loss ");
             assert_int_equal(json_integer_value(json_object_get(experts, "idle")), 3);
@@ -105,7 +107,9 @@ static void test_longest_line_fits(void **state) {
     record.bytes.nvme_read = record.bytes.nvme_write = record.bytes.upload = record.bytes.download = INT64_MIN;
     record.experts.load = -longest;
     record.experts.aux_loss = record.experts.z_loss = longest;
-    record.experts.idle = INT64_MIN;
+    record.experts.idle = record.pipeline.groups = INT64_MIN;
+    record.pipeline.stages = record.rewards.pairs = INT64_MAX;
+    record.pipeline.idle = record.pipeline.most_idle = record.pipeline.formula = longest;
     record.bytes.comm = record.peak.device = record.peak.host = record.peak.nvme = record.tokens = INT64_MIN;
     sw_step_to_json(&record, text);
     json_t *root = json_loads(text, 0, NULL);
