@@ -122,15 +122,16 @@ static void add_rows(const struct sw_grouped_gemm *s, const int32_t *offset, con
         const int64_t e = expert_of(offset, row), matrix = e * s->matrix_stride;
         const double *a_row = a + row * sw_grouped_a_stride(s);
         double *c_row = c + row * sw_grouped_c_stride(s);
-        for (int64_t i = 0; i < s->n; i++) {
-            if (!s->weight_gradient && !s->accumulate)
-                c_row[i] = s->bias ? bias[e * s->bias_stride + i] : 0.0;
-            for (int64_t j = 0; j < s->k; j++) {
-                if (s->weight_gradient)
-                    c[matrix + i * s->k + j] += a_row[i] * b[row * s->k + j];
-                else
-                    c_row[i] += a_row[j] * b[matrix + (s->transpose_b ? i * s->k + j : j * s->n + i)];
-            }
+        for (int64_t i = 0; s->weight_gradient && i < s->n; i++)
+            for (int64_t j = 0; j < s->k; j++)
+                c[matrix + i * s->k + j] += a_row[i] * b[row * s->k + j];
+        const int64_t of_i = s->transpose_b ? s->k : 1, of_j = s->transpose_b ? 1 : s->n;
+        for (int64_t i = 0; !s->weight_gradient && i < s->n; i++) {
+            const double begin = s->bias ? bias[e * s->bias_stride + i] : 0.0;
+            double sum = s->accumulate ? c_row[i] : begin;
+            for (int64_t j = 0; j < s->k; j++)
+                sum += a_row[j] * b[matrix + i * of_i + j * of_j];
+            c_row[i] = sum;
         }
     }
 }
