@@ -452,7 +452,7 @@ enum { STEPS = 1, SEQ = 16 };
  * and element of the hidden state, are one part in TENSOR_SEQ of that. */
 enum { TENSOR_SEQ = 128 };
 /* Stages exchange hidden states too, and the square sums and losses of a step. */
-enum { PIPELINE_SEQ = 256, STAGE_MICRO_BATCHES = 2 };
+enum { PIPELINE_SEQ = 128, STAGE_MICRO_BATCHES = 2 };
 /* On several nodes there are so many times the blocks: of what ranks send within a node with ZeRO++, the units that are
  * gathered once are a larger part. */
 enum { NODES_LAYERS_TIMES = 3 };

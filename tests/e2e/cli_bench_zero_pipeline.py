@@ -11,7 +11,7 @@ from ranks_jobs import mpirun, threads
 ALLOWED, ALLOWED_GATHERS = 0.025, 0.07
 WIDTH, OPTIMIZER_BYTES, SUM_BYTES = 2, 12, 4  # bytes of an element in bf16, of the fp32 master and moments, and of a sum
 # The model that the bench makes. Both ends have as many parameters, but for the last norm.
-VOCAB, HIDDEN, LAYERS, FFN, TOKENS = 1016, 128, 32, 508, 256
+VOCAB, HIDDEN, LAYERS, FFN, TOKENS = 1016, 128, 32, 508, 128
 BLOCK, END = HIDDEN * (4 * HIDDEN + 3 * FFN + 2), VOCAB * HIDDEN + HIDDEN
 
 

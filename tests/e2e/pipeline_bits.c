@@ -103,16 +103,22 @@ end:
 static struct same_trace alone;
 static double alone_long[LONG_STEPS];
 
-static sw_status compare_with_one(struct job *job, const struct same_trace *reference) {
-    double loss[LONG_STEPS];
+static void compare_with_one(struct job *job, const struct same_trace *reference) {
     for (int s = 0; s < SAME_STEPS; s++)
         if (!(fabs(reference->loss[s] / alone.loss[s] - 1.0) <= allowed(job)) ||
             !(fabs(reference->grad_norm[s] / alone.grad_norm[s] - 1.0) <= 10 * allowed(job)))
             note(job, "step %d: loss %.9g and norm %.9g, of one rank %.9g and %.9g", s + 1, reference->loss[s],
                  reference->grad_norm[s], alone.loss[s], alone.grad_norm[s]);
-    if (job->training->type != SW_F32 || job->training->optimizer != SW_OPTIMIZER_FP32)
-        return SW_OK;
+}
+
+/* Rounding errors of narrow numbers add up in many steps, so that only fp32 is compared there. */
+static bool is_exact(const struct training *t) {
+    return t->type == SW_F32 && t->optimizer == SW_OPTIMIZER_FP32;
+}
+
+static sw_status compare_many_steps(struct job *job) {
     const struct harness_spec spec = spec_of(job);
+    double loss[LONG_STEPS];
     SW_TRY(train_long(&spec, loss));
     for (int s = 0; s < LONG_STEPS; s++)
         if (!(fabs(loss[s] / alone_long[s] - 1.0) <= RELATIVE_ERROR))
@@ -239,7 +245,9 @@ static sw_status run(struct job *job) {
     struct same_trace reference;
     const struct harness_spec spec = spec_of(job);
     SW_TRY(same_train(&spec, false, &reference));
-    SW_TRY(compare_with_one(job, &reference));
+    compare_with_one(job, &reference);
+    if (is_exact(job->training))
+        SW_TRY(compare_many_steps(job));
     for (int zero = SW_ZERO_NONE; zero <= SW_ZERO_WEIGHTS; zero++)
         for (int variant = zero % 2; variant < job->training->variants; variant += 2)
             SW_TRY(try_variant(job, &reference, zero, variant));
@@ -292,7 +300,8 @@ static void check(void **state, const struct training *training) {
     const struct job job = {.training = training};
     const struct harness_spec spec = spec_of(&job);
     must(same_train(&spec, false, &alone));
-    must(train_long(&spec, alone_long));
+    if (is_exact(training))
+        must(train_long(&spec, alone_long));
     train_ranks(state, training);
     same_free(&alone);
 }
