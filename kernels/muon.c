@@ -8,17 +8,12 @@
 #include <math.h>
 #include <string.h>
 
-/* The coefficients and the number of iterations are Jordan's. */
-#define LINEAR 3.4445f
-#define CUBIC (-4.7750f)
-#define QUINTIC 2.0315f
-/* The iterations of each product by X, and 0. Few products suit long rows, unless eigenvalues of G may be so small that
- * rounding of G, which each iteration raises, would reach them: a long random matrix has none. */
+/* The iterations of each product by X, and 0; together SW_MUON_ITERATIONS. Few products suit long rows, unless
+ * eigenvalues of G may be so small that rounding of G, which each iteration raises, would reach them: a long random
+ * matrix has none. */
 static const int runs_of_long[] = {3, 2, 0}, runs_of_others[] = {1, 1, 1, 1, 1, 0};
 /* A row is long if the matrix has so many times as many columns as rows. */
 enum { LONG = 2 };
-/* The norm of a matrix counts as at least this much. */
-#define LEAST_NORM 1e-7
 
 /* Elements of a grain that a thread takes at once. */
 enum { RUN_ELEMS = 4096 };
@@ -128,13 +123,32 @@ double sw_muon_flops(const struct sw_muon_tensor *tensor, int64_t tensors) {
     return flops;
 }
 
+double sw_muon_gpu_flops(const struct sw_muon_tensor *tensor, int64_t tensors) {
+    double flops = 0.0;
+    for (int64_t t = 0; t < tensors; t++)
+        for (int part = 0; part < tensor[t].parts; part++) {
+            const struct matrix m = matrix_of(&tensor[t], part);
+            const double rows = (double)m.rows, cols = (double)m.cols;
+            flops += SW_MUON_ITERATIONS * 2.0 * rows * rows * (cols + rows + cols);
+        }
+    return flops;
+}
+
 double sw_muon_scale_of(sw_muon_scale scale, int64_t outputs, int64_t inputs) {
     return scale == SW_MUON_JORDAN ? sqrt(fmax(1.0, (double)outputs / (double)inputs))
                                    : 0.2 * sqrt((double)sw_max_i64(outputs, inputs));
 }
 
-bool sw_device_has_muon(const struct sw_device *device) {
-    return device->ops.update_muon != NULL;
+/* The factors of masters and of the last X. */
+struct factors {
+    float decay, minus_step;
+};
+
+static struct factors factors_of(const struct sw_muon *muon, const struct sw_muon_tensor *tensor,
+                                 const struct matrix *m) {
+    const double lr = muon->lr * (tensor->lr_scale == 0.0 ? 1.0 : tensor->lr_scale);
+    return (struct factors){.decay = tensor->decay ? (float)(1.0 - lr * muon->weight_decay) : 1.0f,
+                            .minus_step = (float)(-lr * sw_muon_scale_of(muon->scale, m->outputs, m->inputs))};
 }
 
 /* A pass over a matrix, or over the grains of the call. */
@@ -145,7 +159,7 @@ struct pass {
     struct areas at;
     struct matrix matrix;
     double *row_sums, inverse; /* row_sums lie where the next X will be */
-    float decay, minus_step;
+    struct factors factors;
 };
 
 static void add_momentum(const void *context, int64_t first, int64_t end, int thread) {
@@ -155,44 +169,40 @@ static void add_momentum(const void *context, int64_t first, int64_t end, int th
         p->loops->momentum(p->op, run * RUN_ELEMS, RUN_ELEMS);
 }
 
-/* The lines of a tensor are its rows as it lies in memory. Those of a matrix are rows of X, or its columns. */
-struct lines {
-    int64_t count, first,
-        distance;        /* the first element in the call, and the elements between the beginnings of lines */
-    int64_t elems, step; /* elements of the matrix in each, and their distance */
-    int64_t turn, skip;  /* elements that are left out behind each `turn` lines; turn 0: none are */
-    bool are_rows;
-};
+/* Returns the lines of a matrix, the first of which begins at an element of the unit. */
+static struct sw_muon_lines lines_of_matrix(const struct sw_muon_tensor *tensor, const struct matrix *m) {
+    assert(!tensor->in_first || m->turn == 0);
+    if (tensor->in_first)
+        return (struct sw_muon_lines){.count = m->inputs,
+                                      .first = tensor->first_elem + m->first_output,
+                                      .distance = tensor->outputs,
+                                      .elems = m->outputs,
+                                      .step = m->output_step,
+                                      .are_rows = m->turned};
+    return (struct sw_muon_lines){.count = m->outputs,
+                                  .first = tensor->first_elem + m->first_output * m->inputs,
+                                  .distance = m->output_step * m->inputs,
+                                  .elems = m->inputs,
+                                  .step = 1,
+                                  .turn = m->turn,
+                                  .skip = m->skip * m->inputs,
+                                  .are_rows = !m->turned};
+}
 
-static struct lines lines_of(const struct pass *p) {
-    const struct matrix *m = &p->matrix;
-    const int64_t first = p->tensor->first_elem - p->op->first_elem;
-    assert(!p->tensor->in_first || m->turn == 0);
-    if (p->tensor->in_first)
-        return (struct lines){.count = m->inputs,
-                              .first = first + m->first_output,
-                              .distance = p->tensor->outputs,
-                              .elems = m->outputs,
-                              .step = m->output_step,
-                              .are_rows = m->turned};
-    return (struct lines){.count = m->outputs,
-                          .first = first + m->first_output * m->inputs,
-                          .distance = m->output_step * m->inputs,
-                          .elems = m->inputs,
-                          .step = 1,
-                          .turn = m->turn,
-                          .skip = m->skip * m->inputs,
-                          .are_rows = !m->turned};
+static struct sw_muon_lines lines_of(const struct pass *p) {
+    struct sw_muon_lines lines = lines_of_matrix(p->tensor, &p->matrix);
+    lines.first -= p->op->first_elem;
+    return lines;
 }
 
 /* Returns the first element of a line in the call. */
-static int64_t line_at(const struct lines *lines, int64_t line) {
+static int64_t line_at(const struct sw_muon_lines *lines, int64_t line) {
     return lines->first + line * lines->distance + (lines->turn > 0 ? line / lines->turn * lines->skip : 0);
 }
 
 /* Copies a block of X, which lies by lines, to or from where it lies by rows. */
-static void copy_block(const struct pass *p, const struct lines *lines, int64_t line, int64_t count, int64_t elem,
-                       int64_t elems, bool to_x, float (*block)[BLOCK_ELEMS]) {
+static void copy_block(const struct pass *p, const struct sw_muon_lines *lines, int64_t line, int64_t count,
+                       int64_t elem, int64_t elems, bool to_x, float (*block)[BLOCK_ELEMS]) {
     const int64_t stride = sw_muon_stride(p->matrix.cols);
     for (int64_t i = 0; i < count && lines->are_rows; i++) {
         float *x = p->at.update + (line + i) * stride + elem;
@@ -209,7 +219,7 @@ static void copy_block(const struct pass *p, const struct lines *lines, int64_t 
 
 /* Passes over the elements of a matrix in groups of lines: takes their updates, or gives them X. */
 static void pass_groups(const struct pass *p, int64_t first, int64_t end, bool take) {
-    const struct lines lines = lines_of(p);
+    const struct sw_muon_lines lines = lines_of(p);
     float block[BLOCK_LINES][BLOCK_ELEMS];
     for (int64_t line = first * BLOCK_LINES; line < sw_min_i64(end * BLOCK_LINES, lines.count); line += BLOCK_LINES)
         for (int64_t elem = 0; elem < lines.elems; elem += BLOCK_ELEMS) {
@@ -224,7 +234,7 @@ static void pass_groups(const struct pass *p, int64_t first, int64_t end, bool t
                     if (take)
                         p->loops->update(p->op, at, run, &block[i][j]);
                     else
-                        p->loops->descend(p->op, at, run, &block[i][j], p->decay, p->minus_step);
+                        p->loops->descend(p->op, at, run, &block[i][j], p->factors.decay, p->factors.minus_step);
                 }
             if (take)
                 copy_block(p, &lines, line, count, elem, elems, true, block);
@@ -298,9 +308,9 @@ static struct square polynomials_of(struct sw_stream *stream, struct pass *p, in
                                                             .left_diagonal = g.diagonal,
                                                             .right = g.at,
                                                             .right_diagonal = g.diagonal,
-                                                            .factor = QUINTIC,
-                                                            .right_factor = CUBIC,
-                                                            .identity = LINEAR,
+                                                            .factor = SW_MUON_QUINTIC,
+                                                            .right_factor = SW_MUON_CUBIC,
+                                                            .identity = SW_MUON_LINEAR,
                                                             .to = polynomial.at,
                                                             .to_diagonal = polynomial.diagonal});
         if (i + 1 < iterations) {
@@ -349,21 +359,18 @@ static void iterate(struct sw_stream *stream, struct pass *p) {
 }
 
 static void update_matrix(struct sw_stream *stream, struct pass *p, int part) {
-    const struct sw_muon *muon = p->op->muon;
-    const double lr = muon->lr * (p->tensor->lr_scale == 0.0 ? 1.0 : p->tensor->lr_scale);
     const struct sw_muon_loops *loops = p->loops;
     double total = 0.0;
     const struct matrix m = p->matrix = matrix_of(p->tensor, part);
     const int64_t elems = m.rows * m.cols, groups = sw_div_up(lines_of(p).count, BLOCK_LINES);
     p->at = areas_of(p->op->scratch, &m);
     p->row_sums = (double *)(void *)p->at.next;
-    p->decay = p->tensor->decay ? (float)(1.0 - lr * muon->weight_decay) : 1.0f;
-    p->minus_step = (float)(-lr * sw_muon_scale_of(muon->scale, m.outputs, m.inputs));
+    p->factors = factors_of(p->op->muon, p->tensor, &m);
     loops->share(stream, elems, groups, take_updates, p);
     loops->share(stream, elems, m.rows, sum_rows, p);
     for (int64_t row = 0; row < m.rows; row++)
         total += p->row_sums[row];
-    p->inverse = 1.0 / fmax(sqrt(total), LEAST_NORM);
+    p->inverse = 1.0 / fmax(sqrt(total), SW_MUON_LEAST_NORM);
     loops->share(stream, elems, m.rows, scale_rows, p);
     iterate(stream, p);
     loops->share(stream, elems, groups, give_updates, p);
@@ -388,6 +395,39 @@ void sw_muon_update(struct sw_stream *stream, const struct sw_muon_loops *loops,
     }
     if (op->weights != NULL)
         loops->share(stream, elems, runs, round_weights, &p);
+}
+
+/* Returns the next place of an area of so many bytes in the scratch of a GPU. */
+static int64_t place(int64_t *end, int64_t bytes) {
+    const int64_t at = *end;
+    *end += sw_round_up(bytes, SW_BUFFER_ALIGN_BYTES);
+    return at;
+}
+
+struct sw_muon_matrix sw_muon_matrix_of(const struct sw_muon *muon, const struct sw_muon_tensor *tensor, int part) {
+    const struct matrix m = matrix_of(tensor, part);
+    const struct factors factors = factors_of(muon, tensor, &m);
+    const int64_t rows = sw_round_up(m.rows, SW_MUON_GPU_SIDE), cols = sw_round_up(m.cols, SW_MUON_GPU_SIDE);
+    const struct sw_gemm square = {.m = rows, .n = rows, .transpose_b = true, .in = SW_BF16, .out = SW_F32};
+    struct sw_muon_matrix made = {.rows = m.rows,
+                                  .cols = m.cols,
+                                  .wide_rows = rows,
+                                  .wide_cols = cols,
+                                  .lines = lines_of_matrix(tensor, &m),
+                                  .decay = factors.decay,
+                                  .minus_step = factors.minus_step,
+                                  .square = square,
+                                  .fourth = square,
+                                  .step = {.m = rows, .n = cols, .k = rows, .in = SW_BF16, .out = SW_F32}};
+    made.square.k = cols;
+    made.fourth.k = rows;
+    int64_t end = 0;
+    made.sums_at = place(&end, rows * cols * (int64_t)sizeof(float));
+    made.x_at = place(&end, rows * cols * (int64_t)sizeof(sw_bf16));
+    made.square_at = place(&end, rows * rows * (int64_t)sizeof(sw_bf16));
+    made.norms_at = place(&end, (1 + rows) * (int64_t)sizeof(double));
+    made.product_at = end;
+    return made;
 }
 
 sw_status sw_update_muon(struct sw_stream *stream, const struct sw_update_muon *op) {

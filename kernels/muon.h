@@ -75,20 +75,30 @@ struct sw_update_muon {
     const void *grads; /* [grains·SW_GRAIN_ELEMS], or records as grads_format says; NULL if the step is skipped */
     void *records;
     void *weights; /* [grains·SW_GRAIN_ELEMS] receives the rounded master weights; NULL: they are not wanted */
-    void *scratch; /* sw_muon_scratch_bytes of the tensors; NULL if the step is skipped */
+    void *scratch; /* aligned to SW_BUFFER_ALIGN_BYTES; NULL if the step is skipped */
 };
 sw_status sw_update_muon(struct sw_stream *stream, const struct sw_update_muon *args);
 
-/* Tells whether a device has the update. */
-bool sw_device_has_muon(const struct sw_device *device);
+/* Prepares a device's update of these tensors before the first step. *out_scratch_bytes: the scratch of a call. */
+sw_status sw_muon_prepare(struct sw_device *device, const struct sw_muon_tensor *tensor, int64_t tensors,
+                          int64_t *out_scratch_bytes);
 
-/* Returns the scratch that an update of these tensors needs, in bytes. */
+/* Returns the scratch that an update of these tensors on the CPU needs, in bytes. */
 int64_t sw_muon_scratch_bytes(const struct sw_muon_tensor *tensor, int64_t tensors);
 /* Returns the floating-point operations of the iterations of these tensors, of each symmetric product one half: of n
  * rows of n columns 20·n³, of n rows of 4·n columns 38·n³. */
 double sw_muon_flops(const struct sw_muon_tensor *tensor, int64_t tensors);
+/* Returns those on a GPU, which computes whole products. */
+double sw_muon_gpu_flops(const struct sw_muon_tensor *tensor, int64_t tensors);
 /* Returns the factor of the learning rate of a matrix. */
 double sw_muon_scale_of(sw_muon_scale scale, int64_t outputs, int64_t inputs);
+
+/* The coefficients of an iteration, and their number, are Jordan's. The norm of a matrix counts as at least so much. */
+#define SW_MUON_LINEAR 3.4445f
+#define SW_MUON_CUBIC (-4.7750f)
+#define SW_MUON_QUINTIC 2.0315f
+enum { SW_MUON_ITERATIONS = 5 };
+#define SW_MUON_LEAST_NORM 1e-7
 
 /* Magnitudes below this become zero where a matrix is rounded to bf16; the norm of the whole is at most about 1. */
 #define SW_MUON_LEAST 0x1p-50f
@@ -151,5 +161,30 @@ struct sw_muon_loops {
 };
 enum { SW_MUON_SUMS = 16 };
 void sw_muon_update(struct sw_stream *stream, const struct sw_muon_loops *loops, const struct sw_update_muon *args);
+
+/* A matrix as its tensor's lines, which are rows of the tensor as it lies in memory: element e of line l is element
+ * first + l·distance + (turn > 0 ? l/turn·skip : 0) + e·step of the unit. */
+struct sw_muon_lines {
+    int64_t count, elems; /* lines, and elements of each */
+    int64_t first, distance, step;
+    int64_t turn, skip;
+    bool are_rows; /* of X; otherwise lines are its columns */
+};
+
+/* A matrix for a GPU (cuda/muon.c). Sides of X there are multiples of SW_MUON_GPU_SIDE, with zeros behind the matrix,
+ * as cuBLASLt has its fastest products for such sides. Momenta have the bits of the CPU; sums of products have
+ * cuBLASLt's order, and so X has other last digits, but the same ones in every call. */
+enum { SW_MUON_GPU_SIDE = 32, SW_MUON_GPU_MOST_SIDE = 65535 * SW_MUON_GPU_SIDE /* by CUDA's limit of a grid */ };
+struct sw_muon_matrix {
+    int64_t rows, cols, wide_rows, wide_cols; /* of X; and with the zeros */
+    struct sw_muon_lines lines;
+    float decay, minus_step; /* factors of masters and of the last X */
+    /* The products X·Xᵀ, A·A and P·X, all to fp32. */
+    struct sw_gemm square, fourth, step;
+    /* The areas of the scratch: U, later fp32 sums; X; A and P; the row sums of the norm, behind the inverse norm; the
+     * scratch of products. */
+    int64_t sums_at, x_at, square_at, norms_at, product_at;
+};
+struct sw_muon_matrix sw_muon_matrix_of(const struct sw_muon *muon, const struct sw_muon_tensor *tensor, int part);
 
 #endif

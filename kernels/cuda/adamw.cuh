@@ -65,7 +65,7 @@ template <typename T> struct sw_gradients {
 };
 
 /* Returns the gradients of a call. */
-template <typename T> static inline sw_gradients<T> sw_gradients_of(const struct sw_update_adamw *op) {
+template <typename T, typename Op> static inline sw_gradients<T> sw_gradients_of(const Op *op) {
     if (op->grads_format == SW_GRADS_8BIT)
         return {nullptr, (const char *)op->grads};
     return {(const T *)op->grads, nullptr};

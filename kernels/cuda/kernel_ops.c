@@ -124,5 +124,6 @@ static sw_status run(struct sw_stream *stream, sw_device_op op, const void *args
 void sw_cuda_add_kernels(struct sw_device_ops *ops) {
     ops->attention_scratch_bytes = attention_scratch_bytes;
     ops->prepare_grouped_gemm = prepare_grouped_gemm;
+    ops->update_muon = sw_cuda_update_muon;
     ops->run = run;
 }

@@ -9,6 +9,9 @@
 /* Fills the ops of a table: all but memory and matrix products. */
 void sw_cuda_add_kernels(struct sw_device_ops *ops);
 
+/* The Muon update of a GPU. */
+sw_status sw_cuda_update_muon(struct sw_stream *stream, const struct sw_update_muon *op);
+
 /* Returns the CUDA stream behind a stream of the device. */
 cudaStream_t sw_cuda_stream_handle(const struct sw_stream *stream);
 /* Returns the error of the launches since the last call; the message names `op`. */

@@ -1,20 +1,10 @@
 /* AdamW of moments in bf16 and 8 bits with the bits of kernels/moments.c. A warp has a block of 256 elements, whose
  * scale and random words its lanes share. */
 #include "kernels/cuda/adamw.cuh"
-#include "kernels/cuda/philox.cuh"
-extern "C" {
-#include "kernels/moments.h"
-}
+#include "kernels/cuda/moments.cuh"
 
 #include <assert.h>
 #include <float.h>
-
-enum {
-    BLOCK_LANES = SW_MOMENT_BLOCK_ELEMS / SW_ELEMS,
-    BLOCK_WARPS = SW_BLOCK_THREADS / SW_WARP,
-    BLOCK_WORDS = SW_MOMENT_BLOCK_ELEMS / 2, /* random words of a block: 16 bits an element */
-};
-static_assert((int)BLOCK_LANES == (int)SW_WARP, "a warp has a block");
 
 namespace {
 struct narrow_update {
@@ -60,24 +50,6 @@ static __device__ __forceinline__ float scale_of(const float values[SW_ELEMS]) {
     for (int with = SW_WARP / 2; with > 0; with /= 2)
         largest = fmaxf(largest, __shfl_xor_sync(SW_ALL_LANES, largest, with));
     return largest > 0.0f ? fminf(fmaxf(largest, FLT_MIN), FLT_MAX) : 0.0f;
-}
-
-/* Each lane draws the four words of one counter of its warp's block. */
-static __device__ __forceinline__ void draw_words(const narrow_update &u, int64_t elem, int lane, uint32_t *words) {
-    const int group = lane / SW_MOMENT_LANES, side = lane % SW_MOMENT_LANES;
-    const uint64_t counter = (uint64_t)((elem / SW_MOMENT_GROUP + group) * SW_MOMENT_LANES + side);
-    const sw_random drawn = sw_draw(u.seed, u.stream, counter);
-    uint32_t *to = words + group * 4 * SW_MOMENT_LANES + side;
-    SW_UNROLL
-    for (int word = 0; word < 4; word++)
-        to[word * SW_MOMENT_LANES] = drawn.word[word];
-}
-
-/* Returns the 16 random bits of element i of a lane. */
-static __device__ __forceinline__ uint32_t random_of(const uint32_t *words, int lane, int i) {
-    const int elem = lane * SW_ELEMS + i;
-    const uint32_t word = words[elem / (2 * SW_MOMENT_LANES) * SW_MOMENT_LANES + elem % SW_MOMENT_LANES];
-    return word >> (elem / SW_MOMENT_LANES % 2 * 16) & 0xffffu;
 }
 
 static __device__ __forceinline__ uint32_t exchanged(uint32_t random) {
@@ -126,7 +98,7 @@ struct eight_bits {
             SW_UNROLL
             for (int i = 0; i < 4; i++) {
                 const float value_m = in_m[4 * word + i], value_v = in_v[4 * word + i];
-                const uint32_t random = u.stochastic ? random_of(words, lane, 4 * word + i) : 0;
+                const uint32_t random = u.stochastic ? sw_random_of(words, lane, 4 * word + i) : 0;
                 const int size = steps_of(u.maps[SW_MOMENT_M], value_m, inverse_m, u.stochastic, random);
                 const int code = steps_of(u.maps[SW_MOMENT_V], value_v, inverse_v, u.stochastic, exchanged(random));
                 const int negative = size > 127 ? -127 : -size;
@@ -158,21 +130,15 @@ struct sixteen_bits {
         sw_load_whole(v, out_v);
     }
 
-    static __device__ __forceinline__ uint32_t rounded(bool stochastic, float value, uint32_t random, uint32_t least) {
-        const uint32_t bits = sw_float_bits(value), nearest = 0x7fffu + (bits >> 16 & 1u);
-        const uint32_t size = (bits & 0x7fffffffu) + (stochastic ? random : nearest);
-        const uint32_t finite = (size < 0x7f7fffffu ? size : 0x7f7fffffu) >> 16;
-        return (bits >> 16 & 0x8000u) | (finite > least ? finite : least);
-    }
-
     __device__ __forceinline__ void round(const narrow_update &u, const float in_m[SW_ELEMS],
                                           const float in_v[SW_ELEMS], const uint32_t *words, int lane) const {
         uint32_t to_m[SW_ELEMS / 2] = {}, to_v[SW_ELEMS / 2] = {};
         SW_UNROLL
         for (int i = 0; i < SW_ELEMS; i++) {
-            const uint32_t random = u.stochastic ? random_of(words, lane, i) : 0;
-            to_m[i / 2] |= rounded(u.stochastic, in_m[i], random, 0) << i % 2 * 16;
-            to_v[i / 2] |= rounded(u.stochastic, in_v[i], exchanged(random), sw_float_bits(in_v[i]) != 0) << i % 2 * 16;
+            const uint32_t random = u.stochastic ? sw_random_of(words, lane, i) : 0;
+            to_m[i / 2] |= sw_bf16_moment(u.stochastic, in_m[i], random, 0) << i % 2 * 16;
+            to_v[i / 2] |= sw_bf16_moment(u.stochastic, in_v[i], exchanged(random), sw_float_bits(in_v[i]) != 0)
+                           << i % 2 * 16;
         }
         sw_store16(m, {to_m[0], to_m[1], to_m[2], to_m[3]});
         sw_store16(v, {to_v[0], to_v[1], to_v[2], to_v[3]});
@@ -183,7 +149,7 @@ struct sixteen_bits {
 template <typename T, typename Moments>
 static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
     update_narrow_kernel(narrow_update u, sw_stretch s, sw_gradients<T> grads, T *weights) {
-    SW_SHARED(uint32_t, words, [BLOCK_WARPS][BLOCK_WORDS]);
+    SW_SHARED(uint32_t, words, [SW_MOMENT_WARPS][SW_MOMENT_WORDS]);
     const int warp = threadIdx.x / SW_WARP, lane = threadIdx.x % SW_WARP;
     const int64_t at = s.first + ((int64_t)blockIdx.x * SW_BLOCK_THREADS + threadIdx.x) * SW_ELEMS;
     if (at >= s.end)
@@ -197,7 +163,7 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
     moments.widen(u, m, v);
     grads.load(at, u.aligned, gradients);
     if (u.stochastic)
-        draw_words(u, u.first_elem + at - lane * SW_ELEMS, lane, words[warp]);
+        sw_draw_words(u.seed, u.stream, u.first_elem + at - lane * SW_ELEMS, lane, words[warp]);
     int span = sw_span_of(s, at);
     const bool left_out = s.left_out[span]; /* the block as a whole */
     SW_UNROLL

@@ -122,6 +122,7 @@ sw_status trial_finish_gradient(struct trial *trial);
 sw_status trial_round_gradient(struct trial *trial);
 sw_status trial_square_sums(struct trial *trial);
 sw_status trial_update(struct trial *trial);
+sw_status trial_muon(struct trial *trial);
 sw_status trial_quantize(struct trial *trial);
 sw_status trial_dequantize(struct trial *trial);
 sw_status trial_encode_fp8(struct trial *trial);

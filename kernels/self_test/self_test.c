@@ -96,6 +96,7 @@ static const struct op ops[] = {
     {"rounding of a gradient", trial_round_gradient, GRAINS, false},
     {"sums of squares", trial_square_sums, GRAINS, false},
     {"update", trial_update, GRAINS, false},
+    {"update by Muon", trial_muon, GRAINS, false},
     {"quantization", trial_quantize, GRAINS, false},
     {"sum of quantized grains", trial_dequantize, GRAINS, false},
     {"encoding in 8 bits", trial_encode_fp8, GRAINS, false},

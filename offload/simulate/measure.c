@@ -193,8 +193,6 @@ sw_status sw_measure_muon(struct sw_device *device, struct sw_rate *out) {
     const int64_t scratch = sw_div_up(sw_muon_scratch_bytes(&matrix, 1), shape.chunk_grains);
     struct bench bench;
     *out = (struct sw_rate){0};
-    if (!sw_device_has_muon(device))
-        return SW_OK;
     sw_status status = open_bench(
         &bench, device, &shape, on_device,
         (int64_t[]){SW_GRAIN_ELEMS * (int64_t)sizeof(float), sw_optimizer_grain_bytes(SW_OPTIMIZER_MUON), scratch});

@@ -3,6 +3,7 @@
 #include "core/ranks/comm.h"
 #include "core/size.h"
 #include "kernels/device_ops.h"
+#include "kernels/muon.h"
 #include "tests/kernels/support.h"
 
 #include <string.h>
@@ -94,6 +95,20 @@ static sw_status run(struct sw_stream *stream, sw_device_op op, const void *args
     return take_back(stream, mirror.real.run(stream, op, &there));
 }
 
+/* The update multiplies by itself, so that the device has its own functions meanwhile. */
+static sw_status update_muon(struct sw_stream *stream, const struct sw_update_muon *args) {
+    struct sw_update_muon there = *args;
+    const struct sw_device_ops mirrors = stream->device->ops;
+    there.grads = ON(args->grads);
+    there.records = ON(args->records);
+    there.weights = ON(args->weights);
+    there.scratch = ON(args->scratch);
+    stream->device->ops = mirror.real;
+    const sw_status status = mirror.real.update_muon(stream, &there);
+    stream->device->ops = mirrors;
+    return take_back(stream, status);
+}
+
 /* An op that is not here would be given host memory: a test of it ends at once. */
 static struct sw_device_ops mirrored(const struct sw_device_ops *real) {
     return (struct sw_device_ops){
@@ -120,6 +135,7 @@ static struct sw_device_ops mirrored(const struct sw_device_ops *real) {
         .prepare_grouped_gemm = real->prepare_grouped_gemm,
         .attention_scratch_bytes = real->attention_scratch_bytes,
         .gemm = gemm,
+        .update_muon = update_muon,
         .run = run,
     };
 }

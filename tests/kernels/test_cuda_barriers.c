@@ -7,6 +7,7 @@
 #include "core/size.h"
 #include "kernels/cuda/kernel_ops.h"
 #include "kernels/device_ops.h"
+#include "kernels/muon.h"
 #include "kernels/products.h"
 #include "tests/equipment/cuda/machine.h"
 #include "tests/equipment/cuda/runtime.h"
@@ -48,6 +49,29 @@ static void norms(struct digest *digest) {
                                               mean.data, rstd.data, y.data, acc.data, beta_acc.data));
     take_status(digest, sw_bias_gradient(digest->stream, SW_BF16, ROWS, 33, x.data, bias.data));
     struct buffer *results[] = {&x, &gamma, &y, &mean, &rstd, &acc, &beta_acc, &bias};
+    for (size_t i = 0; i < sizeof results / sizeof results[0]; i++)
+        take(digest, results[i]);
+}
+
+/* A matrix that is turned, of several tiles. */
+static void muons(struct digest *digest) {
+    enum { OUTPUTS = 45, INPUTS = 40 };
+    static const struct sw_muon rates = {.lr = 0.02, .momentum = 0.95, .grad_scale = 1.0f};
+    const struct sw_muon_tensor tensor = {.outputs = OUTPUTS, .inputs = INPUTS, .parts = 1, .part_end = {OUTPUTS}};
+    int64_t scratch_bytes;
+    assert_ok(sw_muon_prepare(digest->stream->device, &tensor, 1, &scratch_bytes));
+    struct buffer records = buffer_zeros(sw_optimizer_grain_bytes(SW_OPTIMIZER_MUON));
+    struct buffer grads = buffer_random(SW_BF16, SW_GRAIN_ELEMS, 15, 1.0f), scratch = buffer_zeros(scratch_bytes);
+    take_status(digest, sw_update_muon(digest->stream, &(struct sw_update_muon){.type = SW_BF16,
+                                                                                .muon = &rates,
+                                                                                .format = SW_OPTIMIZER_MUON,
+                                                                                .grains = 1,
+                                                                                .tensor = &tensor,
+                                                                                .tensors = 1,
+                                                                                .grads = grads.data,
+                                                                                .records = records.data,
+                                                                                .scratch = scratch.data}));
+    struct buffer *results[] = {&records, &grads, &scratch};
     for (size_t i = 0; i < sizeof results / sizeof results[0]; i++)
         take(digest, results[i]);
 }
@@ -214,6 +238,7 @@ static uint64_t run_all(struct sw_device *device, bool of_attention, uint64_t se
         attention(&digest, 64, true);
     } else {
         norms(&digest);
+        muons(&digest);
         embeddings(&digest);
         gradients(&digest);
         codes(&digest);

@@ -211,7 +211,7 @@ static void every_function_is_there(void **state) {
     struct fixture f = open_fixture(&what);
     const size_t left_out[] = {offsetof(struct sw_device_ops, use),
                                offsetof(struct sw_device_ops, check_warpgroups),
-                               offsetof(struct sw_device_ops, update_muon), /* no GPU has it, which is refused */
+                               offsetof(struct sw_device_ops, update_muon), /* it is priced by its operations */
                                offsetof(struct sw_device_ops, use_algorithms),
                                offsetof(struct sw_device_ops, algorithm),
                                offsetof(struct sw_device_ops, row_product_scratch_bytes),
