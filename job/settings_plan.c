@@ -267,6 +267,7 @@ static sw_status begin_plan(const struct sw_settings *settings, const struct sw_
         .tally = bytes.tally,
         .cost = bytes.cost,
         .work_bytes = bytes.work,
+        .muon_gpu_bytes = bytes.muon_gpu,
         .gathered_bytes = sw_settings_stages(settings) > 1 ? 0 : bytes.gathered,
         .recompute_auto = settings->recompute == SW_OPTION_RECOMPUTE_AUTO,
         .recompute = settings->recompute == SW_OPTION_RECOMPUTE_ALL ? SW_RECOMPUTE_UNIT : SW_RECOMPUTE_NOTHING,

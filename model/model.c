@@ -534,6 +534,7 @@ struct sw_model_bytes sw_model_bytes(const struct sw_model *model) {
         .tally = sw_experts_tally(model),
         .cost = model->cost,
         .work = sw_max_i64(model->work.bytes, model->of_one == NULL ? 0 : model->of_one->work.bytes),
+        .muon_gpu = model->muon_gpu_bytes,
         .gathered = model->config.tied_embeddings || model->cut.ranks > 1 || model->cut.expert_ranks > 1
                         ? 0
                         : sw_gathered_layout(model).bytes,

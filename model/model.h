@@ -119,7 +119,8 @@ struct sw_model_bytes {
     /* For tensor groups: the gradient at the result of a block's first product (0: blocks are in tiles), one rank's
      * softmax record, and the rows of the hidden state. */
     int64_t product, softmax, rows;
-    int64_t sent; /* rows of the hidden state that a rank gives to its expert group; 0: there is none */
+    int64_t muon_gpu; /* scratch of Muon's updates on a GPU; 0: the device is a CPU, or there are none */
+    int64_t sent;     /* rows of the hidden state that a rank gives to its expert group; 0: there is none */
 };
 struct sw_model_bytes sw_model_bytes(const struct sw_model *model);
 

@@ -216,6 +216,7 @@ struct sw_model {
     struct sw_adapter *adapter; /* SW_MOST_PIECES of each of the LINEARS of each unit; NULL: there are none */
     struct sw_expert_factors *expert_factors; /* [layers, experts, EXPERT_MATRICES]; NULL: no expert has an adapter */
     int64_t scratch_bytes;
+    int64_t muon_gpu_bytes;    /* of struct sw_model_bytes */
     struct sw_unit_cost *cost; /* one entry per unit */
 };
 

@@ -597,6 +597,16 @@ static sw_status make_rotation(struct sw_model *model) {
     return SW_OK;
 }
 
+/* Prepares the products of Muon's updates on a GPU. */
+static sw_status prepare_muon(struct sw_model *model) {
+    for (int64_t u = 0; u < model->units->count && !sw_device_info(model->device).host_memory; u++) {
+        int64_t bytes;
+        SW_TRY(sw_muon_prepare(model->device, model->units->unit[u].muon, model->units->unit[u].muon_count, &bytes));
+        model->muon_gpu_bytes = sw_max_i64(model->muon_gpu_bytes, bytes);
+    }
+    return SW_OK;
+}
+
 sw_status sw_model_prepare(struct sw_model *model) {
     const struct sw_model_config *c = &model->config;
     const struct widths *w = &model->widths;
@@ -614,6 +624,7 @@ sw_status sw_model_prepare(struct sw_model *model) {
     SW_TRY(sw_adapters_prepare(model));
     SW_TRY(sw_expert_adapters_prepare(model));
     SW_TRY(prepare_head(model));
+    SW_TRY(prepare_muon(model));
     struct sw_attention longest = model->attention;
     longest.past = sw_most_keys(model) - model->shape.seq;
     model->scratch_bytes =

@@ -11,7 +11,7 @@ BUDGETS = {
     "e2e/cli_families": 12, "e2e/cli_file_systems": 15, "e2e/cli_fp8": 15, "e2e/cli_freeze": 15,
     "e2e/cli_generate": 10, "e2e/cli_gptoss": 7, "e2e/cli_gpu_trust": 20, "e2e/cli_in_place": 10,
     "e2e/cli_interrupted": 25,
-    "e2e/cli_lora": 30, "e2e/cli_machines": 40, "e2e/cli_muon": 10, "e2e/cli_optimizer_state": 15, "e2e/cli_peers": 10,
+    "e2e/cli_lora": 30, "e2e/cli_machines": 40, "e2e/cli_muon": 10, "e2e/cli_muon_cuda": 10, "e2e/cli_optimizer_state": 15, "e2e/cli_peers": 10,
     "e2e/cli_power": 35, "e2e/cli_predictions": 10, "e2e/cli_profile": 25, "e2e/cli_ptx": 15, "e2e/cli_quantized": 15,
     "e2e/cli_ranks": 10, "e2e/cli_ranks_cuda": 80, "e2e/cli_ranks_cuda_late": 55, "e2e/cli_ranks_cuda_tensor": 155,
     "e2e/cli_ranks_elastic": 10, "e2e/cli_ranks_experts": 45, "e2e/cli_ranks_killed": 35, "e2e/cli_ranks_nodes": 15,

@@ -44,9 +44,10 @@ static const struct {
 sw_status sw_settings_resolve_muon(struct sw_settings *s, const struct sw_device_info *device) {
     if (!sw_settings_use_muon(s))
         return SW_OK;
-    if (!device->host_memory)
-        return sw_fail(SW_ERR_UNSUPPORTED, "--optimizer muon trains on the CPU only: the GPU has no such update yet; "
-                                           "give --device cpu, or --optimizer adamw");
+    if (!device->host_memory && s->update == SW_UPDATE_HOST)
+        return sw_fail(SW_ERR_ARG,
+                       "--optimizer muon does not go with --update host: on a GPU its updates run there, so "
+                       "that results do not depend on where state lives; leave --update out");
     if (sw_settings_tensor_ranks(s) > 1)
         sw_log_info(
             "with --tensor %d Muon takes each rank's part of a matrix as a matrix, so results differ from those "

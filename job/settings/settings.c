@@ -664,7 +664,7 @@ sw_status sw_settings_resolve(struct sw_settings *s, const struct sw_model_confi
         s->pipeline = 1;
     SW_TRY(check_frozen(s, config));
     resolve_lr(s);
-    SW_TRY(sw_settings_resolve_muon(s, device));
+    SW_TRY(sw_as_usage(sw_settings_resolve_muon(s, device)));
     SW_TRY(resolve_router(s, config));
     resolve_shape(s, config);
     if (s->regrouped)

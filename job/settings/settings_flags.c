@@ -372,7 +372,7 @@ static const struct sw_option options[] = {
     {.name = "--update", CHOICE(update), .commands = ALL, .group = TUNING, .initial = "auto",
      .choices = "auto|host|device",
      .what = "where AdamW runs for optimizer state on host or NVMe; device: the state streams through the device "
-             "in chunks; auto: the faster one for each unit"},
+             "in chunks; auto: the faster one for each unit; a GPU has all updates of layers with Muon"},
     {.name = "--speculate", CHOICE(speculate), .commands = ALL, .group = TUNING, .initial = "auto",
      .choices = "never|auto|always",
      .what = "start updates during the backward pass and redo them if the step is clipped (needs all optimizer "

@@ -423,7 +423,8 @@ static int64_t muon_bytes(const struct layout *layout, bool on_device) {
     const struct sw_plan *plan = layout->plan;
     for (int64_t u = 0; plan->spec.train && u < plan->spec.units->count; u++)
         if (sw_unit_has_muon(&plan->spec.units->unit[u]) && sw_plan_updates_on_device(plan, u) == on_device)
-            return sw_units_muon_scratch_bytes(plan->spec.units);
+            return plan->spec.muon_gpu_bytes > 0 ? plan->spec.muon_gpu_bytes
+                                                 : sw_units_muon_scratch_bytes(plan->spec.units);
     return 0;
 }
 

@@ -283,6 +283,9 @@ struct sw_plan_spec {
     int64_t tally; /* doubles that the head hands to the host, sums over a step's micro-batches (sw_engine_tally) */
     const struct sw_unit_cost *cost; /* one entry per unit */
     int64_t work_bytes;              /* scratch of the compute lane */
+    /* Scratch of Muon's updates on a GPU. They run there wherever the state lives, so that all placements have the same
+     * bits, and records pass through as update_on_device says. 0: the device is a CPU, and they run where others do. */
+    int64_t muon_gpu_bytes;
     /* Bytes of the embedding's rows that one micro-batch's tokens name, gathered on the host; 0: the model cannot
      * gather them. Where the embedding is not tied, lives elsewhere than on the device, and the rows of all
      * micro-batches are less than the whole, only the rows go to the device. */
@@ -450,6 +453,10 @@ bool sw_plan_quantizes_grads(const struct sw_plan *plan);
 static inline bool sw_plan_updates_on_device(const struct sw_plan *plan, int64_t unit) {
     return sw_plan_trains(plan, unit) &&
            (plan->placement[unit].tier[SW_OPTIMIZER] == SW_DEVICE || plan->spec.update_on_device[unit]);
+}
+/* Tells whether a unit's update runs on a GPU because of its matrices of Muon. */
+static inline bool sw_plan_updates_muon_on_gpu(const struct sw_plan *plan, int64_t unit) {
+    return plan->spec.muon_gpu_bytes > 0 && sw_unit_has_muon(&plan->spec.units->unit[unit]);
 }
 /* Returns how many grains of an update, its first ones, Muon updates. */
 int64_t sw_plan_muon_grains(const struct sw_plan *plan, const struct sw_op *op);

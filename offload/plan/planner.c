@@ -61,8 +61,11 @@ static sw_status keep_spec_arrays(struct sw_plan *plan) {
     memcpy(block, spec->cost, cost_bytes);
     if (spec->update_on_device != NULL)
         memcpy(block + cost_bytes, spec->update_on_device, count * sizeof *spec->update_on_device);
+    bool *on_device = (bool *)(block + cost_bytes);
+    for (size_t u = 0; u < count; u++)
+        on_device[u] |= sw_plan_updates_muon_on_gpu(plan, (int64_t)u);
     spec->cost = (const struct sw_unit_cost *)(const void *)block;
-    spec->update_on_device = (const bool *)(block + cost_bytes);
+    spec->update_on_device = on_device;
     return SW_OK;
 }
 
@@ -141,6 +144,18 @@ static void check_pipeline(const struct sw_plan_spec *spec) {
         assert(spec->units->unit[u].trained_grain == 0 && !spec->cost[u].shares_input && !spec->cost[u].continues);
 }
 
+/* Makes chunks as large as Muon's matrices of a unit, and rings of as many bytes as before if that leaves pieces for a
+ * transfer and an update at once. They grow where the budget has room. */
+static void take_muon_chunks(struct sw_plan_spec *spec, int64_t grains) {
+    enum { LEAST_PIECES = 2 };
+    if (grains <= spec->chunk_grains)
+        return;
+    if (spec->ring_auto)
+        spec->ring_chunks =
+            sw_min_i64(spec->ring_chunks, sw_max_i64(LEAST_PIECES, spec->ring_chunks * spec->chunk_grains / grains));
+    spec->chunk_grains = grains;
+}
+
 sw_status sw_plan_outline(const struct sw_plan_spec *spec, struct sw_plan **out) {
     assert(!spec->units->fp8 || spec->gather == SW_QUANT_NONE);
     assert(spec->micro_batches >= 1 && spec->chunk_grains >= 1 && spec->ring_chunks >= 1);
@@ -172,7 +187,7 @@ sw_status sw_plan_outline(const struct sw_plan_spec *spec, struct sw_plan **out)
     if (plan == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for a plan");
     plan->spec = *spec;
-    plan->spec.chunk_grains = sw_max_i64(spec->chunk_grains, sw_plan_most_muon_grains(plan));
+    take_muon_chunks(&plan->spec, sw_plan_most_muon_grains(plan));
     while (spec->train && plan->first_trained < spec->units->count &&
            sw_plan_trained_anywhere(plan, plan->first_trained).grains == 0)
         plan->first_trained++;
@@ -181,7 +196,7 @@ sw_status sw_plan_outline(const struct sw_plan_spec *spec, struct sw_plan **out)
     plan->first_trained -= sw_plan_joins_block(plan, plan->first_trained);
     SW_TRY_GOTO(keep_spec_arrays(plan), fail);
     SW_TRY_GOTO(make_arrays(plan), fail);
-    plan->stream_chunks = sw_min_i64(spec->ring_chunks, SW_DEVICE_RING_CHUNKS);
+    plan->stream_chunks = sw_min_i64(plan->spec.ring_chunks, SW_DEVICE_RING_CHUNKS);
     SW_TRY_GOTO(sw_plan_place(plan), fail);
     plan->spec.lack = NULL; /* an answer to the caller, which the plan does not keep */
     plan->spec.rises = NULL;

@@ -5,8 +5,9 @@
  * (sw_unit_shard), chunks are never smaller than these grains of a shard, and chunk 0 of a rank's optimizer state of a
  * unit has all of its matrices: placement, transfers, order, speculation, redo and commit are those of AdamW. The
  * update op hands the grains before sw_unit.adamw_grain to Muon and the rest of its chunk to AdamW. It has scratch for
- * the iteration: on the device behind the work area of the passes, on the host in a slot of its own. The chunks cost
- * memory, which budgets count: rings have room for whole units. */
+ * the iteration: on the device behind the work area of the passes, on the host in a slot of its own. A GPU has all
+ * updates of units with such matrices (struct sw_plan_spec). The chunks cost memory, which budgets count: rings have
+ * room for whole units. */
 #include "core/size.h"
 #include "offload/plan/builder.h"
 
@@ -404,7 +405,8 @@ static void update_op(struct sw_builder *b, const struct chunk_update *u, bool o
         return;
     int64_t matrices;
     const struct sw_muon_tensor *first = sw_unit_muon_in(&b->plan->spec.units->unit[op->unit], muon, &matrices);
-    op->flops = (float)sw_muon_flops(first, matrices);
+    op->flops =
+        (float)(b->plan->spec.muon_gpu_bytes > 0 ? sw_muon_gpu_flops(first, matrices) : sw_muon_flops(first, matrices));
     const struct sw_operand scratch = {.slot = b->index->slot[on_device ? SLOT_WORK : SLOT_UPDATE_WORK]};
     sw_build_write(b, scratch, (struct sw_what){.content = SW_CONTENT_WORK, .unit = -1});
 }

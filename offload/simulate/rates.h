@@ -36,8 +36,8 @@ struct sw_rates {
     struct sw_rate update; /* updates on the host, by their memory traffic: bytes of SW_OP_UPDATE_ON_HOST */
     struct sw_rate update_bf16,
         update_8bit; /* updates of narrow state on the host; bytes_per_s 0: as long per parameter as fp32 state */
-    /* The products of Muon's iteration, where one flop counts as SW_MUON_FLOP_BYTES; bytes_per_s 0: as fast as the
-     * passes of the unit. */
+    /* The products of Muon's iteration by the cores, where one flop counts as SW_MUON_FLOP_BYTES; bytes_per_s 0: as
+     * fast as the passes of the unit. */
     struct sw_rate muon;
     struct sw_rate update_on_device; /* updates on the device, by their memory traffic */
     struct sw_rate finish, zero;     /* rounding accumulators to gradients, by op bytes; clearing them, by theirs */

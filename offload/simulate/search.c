@@ -68,7 +68,8 @@ enum { OUTLINED_CAPACITY = 16384, OUTLINED_MOST = OUTLINED_CAPACITY / 2 };
 bool sw_plan_has_update_choice(const struct sw_plan *plan) {
     bool any = false;
     for (int64_t u = 0; u < plan->spec.units->count; u++)
-        any |= plan->spec.train && plan->placement[u].tier[SW_OPTIMIZER] != SW_DEVICE;
+        any |= plan->spec.train && plan->placement[u].tier[SW_OPTIMIZER] != SW_DEVICE &&
+               !sw_plan_updates_muon_on_gpu(plan, u);
     return any;
 }
 

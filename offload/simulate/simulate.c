@@ -223,9 +223,9 @@ static struct price of_group(const struct pricing *s, const struct sw_op *op, en
     return of_levels(s, op, rates, kind, rates->latency_s);
 }
 
-/* Returns the time of the iterations of Muon in an update. */
-static double muon_s(const struct pricing *s, const struct sw_op *op) {
-    const double measured = s->rates->muon.bytes_per_s / SW_MUON_FLOP_BYTES;
+/* Returns the time of the iterations of Muon in an update, by the cores or on a GPU, which multiplies as in passes. */
+static double muon_s(const struct pricing *s, const struct sw_op *op, bool by_cores) {
+    const double measured = by_cores ? s->rates->muon.bytes_per_s / SW_MUON_FLOP_BYTES : 0.0;
     const double forward_s = s->rates->units[op->unit].forward_s;
     const double of_passes = forward_s > 0.0 ? s->plan->spec.cost[op->unit].forward_flops / forward_s : 0.0;
     const double flops_per_s = measured > 0.0 ? measured : of_passes;
@@ -249,8 +249,9 @@ static struct price of_update(const struct pricing *s, const struct sw_op *op, b
                               const struct sw_rate *fp32) {
     struct price price = of_adamw(s, op, by_cores, fp32);
     if (op->flops > 0.0f) {
-        price.seconds += muon_s(s, op);
-        price.cores = part_of_cores(s->rates->cores, s->rates->cores);
+        price.seconds += muon_s(s, op, by_cores);
+        if (by_cores)
+            price.cores = part_of_cores(s->rates->cores, s->rates->cores);
     }
     return price;
 }

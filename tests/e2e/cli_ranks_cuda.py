@@ -29,11 +29,11 @@ def path(name):
 DATA = write(path("data.txt"), text(1, 60 * SEQ))
 
 
-def train(run, *more, model="gpt2-tiny"):
+def train(run, *more, model="gpt2-tiny", update="host"):
     more = more if "--place" in more else (*more, *place())
     return command("train", "--model", model, "--init", "--data", DATA, "--run", path(run), "--steps", STEPS,
                    "--seq", SEQ, "--micro-batch", 1, "--batch-tokens", 4 * SEQ, "--chunk-grains", 2, "--threads", 1,
-                   "--precision", "fp32", "--order", "batch", "--device", "cuda", "--device-memory", "256MiB", "--update", "host", *more)
+                   "--precision", "fp32", "--order", "batch", "--device", "cuda", "--device-memory", "256MiB", "--update", update, *more)
 
 
 def job(arguments, ranks=2, **environment):
@@ -120,6 +120,20 @@ def gpus_are_stages_of_a_pipeline():
     return problems + ([] if numbers[0] == numbers[1] and numbers[2] == numbers[3] else [f"the bits depend on the placement: {numbers}"])
 
 
+def gpus_share_whole_matrices():
+    """Muon's: each GPU has some, with the same bits for every stage and placement, and one GPU takes their state over."""
+    problems, ends = [], []
+    for number, flags in enumerate((("--zero", 1, *place()), ("--zero", 3, *AWAY))):
+        run = f"muon-{number}"
+        done = job(train(run, "--allow-shared-gpu", "--optimizer", "muon", *flags, update="device"))
+        if done.returncode != 0 or "NCCL" not in done.stderr:
+            return [f"{flags}: status {done.returncode}: {done.stderr[-1500:]}"]
+        ends.append(numbers_of(path(run)))
+    must("resume", path("muon-1"), "--steps", STEPS + 1)
+    problems += far("muon", path("muon-0"), path("one"), tolerance=1e-2)
+    return problems + ([] if ends[0] == ends[1] else [f"the bits depend on the stage: {ends}"])
+
+
 def nccl_that_errs_is_refused():
     """Before anything is made of it, by the collective's name."""
     done = job(train("wrong", "--allow-shared-gpu"), SW_EMULATED_NCCL="wrong")
@@ -129,4 +143,4 @@ def nccl_that_errs_is_refused():
 
 script_test.run(two_ranks_on_one_gpu_are_refused, sharing_is_refused_where_nccl_cannot, gpus_train_as_one_does,
                 quantized_exchange_has_the_same_bits_for_every_placement, gpus_share_out_experts, gpus_are_stages_of_a_pipeline,
-                nccl_that_errs_is_refused)
+                gpus_share_whole_matrices, nccl_that_errs_is_refused)

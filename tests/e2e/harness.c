@@ -109,6 +109,7 @@ static sw_status open_plan(struct harness *h) {
         .tally = bytes.tally,
         .cost = bytes.cost,
         .work_bytes = bytes.work,
+        .muon_gpu_bytes = bytes.muon_gpu,
         .gathered_bytes = h->spec.pipeline.stages > 1 ? 0 : bytes.gathered,
         .recompute = h->spec.recompute,
         .recompute_auto = h->spec.device_bytes > 0,
