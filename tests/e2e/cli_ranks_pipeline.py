@@ -118,7 +118,7 @@ def zero_and_placements_give_the_same_bits():
 
 
 def ways_drawn_by_chance_give_the_same_bits():
-    """Of two stages of data ranks and tensor groups: of each the validation loss, too, and gradients that are clipped."""
+    """Two stages of data ranks and tensor groups train alike, with their validation losses and clipped gradients."""
     draw, problems = random.Random(SEED), []
     tiers = ("device", "host", "nvme", "device:40%/nvme")
     for turn in range(ROUNDS // 2):
