@@ -446,19 +446,18 @@ void sw_job_lower_micro_batch(struct sw_job *job) {
 
 sw_status sw_job_fit_or_advise(struct sw_job *job) {
     char message[MESSAGE_CHARS], flags[FLAGS_CHARS] = "";
+    const int64_t stages = sw_settings_stages(job->settings);
     const sw_status status = sw_plan_fit(job->settings, job->model, &job->plan);
     if (status != SW_ERR_BUDGET)
         return status;
+    if (stages > 1)
+        (void)sw_fail_while(status, "planning stage %lld of %lld, of which --pipeline-split sets the layers",
+                            (long long)sw_settings_stage(job->settings), (long long)stages);
     snprintf(message, sizeof message, "%s", sw_error_message(status));
     sw_error_clear();
     if (find_smaller(job, flags))
-        (void)sw_fail(status, "%s; with%s it fits", message, flags);
-    else
-        (void)sw_fail(status, "%s", message);
-    const int64_t stages = sw_settings_stages(job->settings), stage = sw_settings_stage(job->settings);
-    return stages == 1 ? status
-                       : sw_fail_while(status, "planning stage %lld of %lld, of which --pipeline-split sets the layers",
-                                       (long long)stage, (long long)stages);
+        return sw_fail(status, "%s; with%s it fits", message, flags);
+    return sw_fail(status, "%s", message);
 }
 
 static sw_status check_store(const struct sw_job *job, bool of_run) {

@@ -231,9 +231,85 @@ static void the_chosen_experts_count(void **state) {
     }
 }
 
+/* The choices of a stage's plan. `alike`: those that all stages must share, or they would pass each other other bytes
+ * in another order. */
+struct stage_choices {
+    int64_t alike[5];
+    int64_t device_bytes, recomputed, updates_on_device;
+};
+
+static struct stage_choices choices_of(const struct sw_plan *plan) {
+    struct stage_choices out = {.alike = {plan->spec.zero, plan->spec.micro_batches, plan->spec.group,
+                                          plan->commit_every_step, (int64_t)plan->spec.type},
+                                .device_bytes = plan->tier_bytes[SW_DEVICE]};
+    for (int64_t u = sw_plan_first_unit(plan); u < sw_plan_end_unit(plan); u++) {
+        out.recomputed += plan->recompute[u] != SW_RECOMPUTE_NOTHING;
+        out.updates_on_device += sw_plan_updates_on_device(plan, u);
+    }
+    return out;
+}
+
+/* Plans the stages of a described GPU machine each by itself, as their ranks would, by a search over all that is open.
+ * Returns how many of them have an open choice. */
+static int plan_stages(const struct sw_job *job, int64_t stages, struct stage_choices *out) {
+    int open = 0;
+    for (int64_t stage = 0; stage < stages; stage++) {
+        struct sw_job_change change = sw_job_same(job);
+        struct sw_job varied;
+        change.settings.rank = stage * sw_settings_stage_ranks(job->settings);
+        assert_int_equal(sw_job_with(job, &change, &varied), SW_OK);
+        open += sw_plan_choice_is_open(varied.settings, &varied.devices, varied.plan);
+        assert_int_equal(sw_job_choose(&varied, SEARCH_OPS), SW_OK);
+        assert_int_equal(sw_settings_complete_plan(varied.plan), SW_OK);
+        out[stage] = choices_of(varied.plan);
+        sw_job_release(&varied);
+    }
+    return open;
+}
+
+/* However unequal the stages are: the memory is enough for all that some of them keep, and not for others. */
+static void stages_choose_alike_what_they_share(void **state) {
+    (void)state;
+    static const char *const splits[] = {"auto", "10,1,1,0", "0,1,1,10"};
+    enum { STAGES = 4, LEAST_MIB = 450, MOST_MIB = 1350, STEP_MIB = 300 };
+    int some_open = 0, unequal = 0;
+    for (size_t i = 0; i < sizeof splits / sizeof splits[0]; i++)
+        for (int64_t mib = LEAST_MIB; mib <= MOST_MIB; mib += STEP_MIB) {
+            struct sw_settings settings;
+            struct sw_job job;
+            struct stage_choices found[STAGES];
+            make_settings(&settings);
+            free(settings.model);
+            settings.model = strdup("gpt2-124m");
+            settings.device_memory = mib * SW_MIB;
+            settings.host_memory = 4096 * SW_MIB;
+            settings.ranks = 2 * STAGES;
+            settings.pipeline = STAGES;
+            settings.micro_batch = 1;
+            settings.batch_tokens = 16 * settings.seq;
+            free(settings.pipeline_split);
+            settings.pipeline_split = strdup(splits[i]);
+            open_job(&settings, &job);
+            assert_int_equal(sw_job_count_rates(&job), SW_OK);
+            const int open = plan_stages(&job, STAGES, found);
+            some_open += open > 0 && open < STAGES;
+            for (int s = 1; s < STAGES; s++) {
+                assert_memory_equal(found[s].alike, found[0].alike, sizeof found[0].alike);
+                unequal += found[s].recomputed != found[0].recomputed ||
+                           found[s].updates_on_device != found[0].updates_on_device;
+            }
+            sw_job_release(&job);
+            sw_options_release(&sw_plan_command, &settings);
+        }
+    print_message("# stages with a choice beside others without one: %d plans; with other choices: %d stages\n",
+                  some_open, unequal);
+    assert_true(some_open > 0 && unequal > 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_chosen_experts_count), cmocka_unit_test(a_varied_job_is_the_job_that_would_be_opened),
+        cmocka_unit_test(stages_choose_alike_what_they_share), cmocka_unit_test(the_chosen_experts_count),
+        cmocka_unit_test(a_varied_job_is_the_job_that_would_be_opened),
         cmocka_unit_test(a_varied_job_shares_what_stays_the_same), cmocka_unit_test(the_first_job_stays_as_it_is)};
     return cmocka_run_group_tests_name("job", tests, NULL, NULL);
 }
