@@ -14,9 +14,8 @@ import sys
 import threading
 
 TURNS = 2  # of ours, then PyTorch's
-# As bench/kernels/harness.c has it: the rounds of a call, of which the one before the first only touches the memory,
-# and how long the calls of a run take.
-ROUNDS, LEAST_S, MOST_CALLS = 9, 5e-3, 1000
+# As bench/kernels/harness.c has it: how long the calls of a run take.
+LEAST_S, MOST_CALLS = 5e-3, 1000
 NUMBERS = "normal"
 # The GPU's clock is asked while it works. Clocks further apart than this are those of two GPUs.
 ASK_S, BUSY_PERCENT, CLOCK_SHARE = 0.1, 50, 0.03
@@ -31,7 +30,7 @@ def say(**fields):
 def ours(options, what, seq, micro_batch, *more):
     """Returns the report of `spillway bench`."""
     command = [options.program, "bench", what, "--model", options.model, "--seq", str(seq), "--micro-batch",
-               str(micro_batch), "--precision", "bf16", "--device", "cuda", "--rounds", str(ROUNDS), "--json", *more]
+               str(micro_batch), "--precision", "bf16", "--device", "cuda", "--rounds", str(options.rounds), "--json", *more]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode != 0:
         raise RuntimeError(f"{' '.join(command)}: {ended.stderr.strip()[-500:]}")
@@ -91,8 +90,9 @@ def run_s(torch, call):
     return timed(torch, call, int(min(MOST_CALLS, max(1, LEAST_S / max(once_s, 1e-9)))))
 
 
-def median_s(torch, call):
-    return statistics.median([run_s(torch, call) for _ in range(1 + ROUNDS)][1:])
+def median_s(torch, call, rounds):
+    """The round before the first only touches the memory."""
+    return statistics.median([run_s(torch, call) for _ in range(1 + rounds)][1:])
 
 
 class Sides:
@@ -147,7 +147,7 @@ def gemm(options, torch):
                 flops = 2.0 * product["m"] * product["n"] * product["k"]
                 seconds = found.setdefault(name, ([], [], product["times"]))
                 seconds[0].append(flops / product["flops_per_s"])
-                seconds[1].append(median_s(torch, product_call(torch, product)))
+                seconds[1].append(median_s(torch, product_call(torch, product), options.rounds))
         sides.peer += clock.seen
     pairs, totals = {}, [0.0, 0.0]
     for name, (our_s, peer_s, times) in found.items():
@@ -187,7 +187,7 @@ def attention(options, torch):
             with Clock() as clock:
                 for name, (our_s, peer_s) in seconds.items():
                     our_s.append(found[name]["seconds"])
-                    peer_s.append(median_s(torch, calls[name]))
+                    peer_s.append(median_s(torch, calls[name], options.rounds))
             sides.peer += clock.seen
         for name, (our_s, peer_s) in seconds.items():
             pairs.update(pair(f"attention {seq} {name}", statistics.median(our_s), statistics.median(peer_s), sides))
@@ -200,6 +200,7 @@ def parse_arguments():
     parser.add_argument("--program", default="build/spillway")
     parser.add_argument("--model", default="qwen2.5-7b")
     parser.add_argument("--tokens", type=int, default=8192, help="tokens of a micro-batch")
+    parser.add_argument("--rounds", type=int, default=9, help="rounds of each call")
     parser.add_argument("--seqs", default="1024,8192", type=lambda text: [int(one) for one in text.split(",")],
                         help="lengths of sequences; products are of the first")
     return parser.parse_args()

@@ -368,7 +368,7 @@ def pairs_with_a_peer():
     os.makedirs(folder)
     smi(folder, "echo '1500, 99'\n")
     script = [sys.executable, "-B", os.path.join(ROOT, "bench", "peers", "torch_pairs.py"), "--program", program.PROGRAM,
-              "--model", "llama-tiny", "--tokens", "32", "--seqs", "16,32"]
+              "--model", "llama-tiny", "--tokens", "32", "--seqs", "16,32", "--rounds", "2"]
     environment = {**os.environ, "PYTHONPATH": folder, "PATH": folder + ":" + os.environ["PATH"]}
     for what, expected in (("gemm", ("qkv forward", "qkv weight gradient", "all products")),
                            ("attention", ("attention 16 forward", "attention 32 backward"))):

@@ -20,8 +20,8 @@ PATH = re.compile(r"`((?:core|io|kernels|offload|library|text|model|report|job|r
 STEPS, SPEED = re.compile(r"(--steps) (\d+)"), re.compile(r"(--largest) (\d+)")
 # Runs are as long as a reader's; a test's are shorter by this. Its largest models are smaller, as they are to be faster by this.
 SHORTER, FASTER = 250, 2000
-# Batches that only plans have.
-BATCH, SMALL_BATCH = "--batch-tokens 131072", "--batch-tokens 16384"
+# Batches that only plans have, and those of trainings whose command leaves them to the default.
+BATCH, SMALL_BATCH, SHARED_BATCH, DEFAULT_BATCH = (f"--batch-tokens {tokens}" for tokens in (131072, 8192, 16384, 2048))
 HAVE_MPI = os.environ.get("SW_HAVE_MPI") == "1"
 
 
@@ -102,8 +102,10 @@ def prepare(folder):
 
 def shortened(words):
     shorter = STEPS.sub(lambda found: f"{found[1]} {max(1, int(found[2]) // SHORTER)}", shlex.join(words))
-    shorter = shorter.replace(BATCH, SMALL_BATCH)
-    return shlex.split(SPEED.sub(lambda found: f"{found[1]} {int(found[2]) * FASTER}", shorter))
+    shorter = shorter.replace(BATCH, SHARED_BATCH if "--ranks" in words else SMALL_BATCH)
+    words = shlex.split(SPEED.sub(lambda found: f"{found[1]} {int(found[2]) * FASTER}", shorter))
+    trains = "train" in words[:1] and not {"--batch-tokens", "--recipe"} & set(words)
+    return [*words, *DEFAULT_BATCH.split()] if trains else words
 
 
 def run_ranks(words, shorter, folder):
