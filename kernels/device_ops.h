@@ -87,7 +87,7 @@ struct sw_device_ops {
     int64_t (*block_product_scratch_bytes)(const struct sw_gemm *shape, int threads);
     void (*block_product)(struct sw_stream *stream, const struct sw_gemm *shape, const void *a, const void *b,
                           const void *bias, void *c, void *scratch);
-    /* The Muon update (muon.h); NULL on a GPU. */
+    /* The Muon update (muon.h); NULL on a described device. */
     sw_status (*update_muon)(struct sw_stream *stream, const struct sw_update_muon *args);
     /* Packs a panel of B (cpu/pack.h) on a CPU that multiplies pairs of bf16; NULL on all others. Threads may pack
      * different panels at once. */

@@ -1,7 +1,5 @@
 /* The Muon update of a GPU: passes over memory by kernels of our own, products by cuBLASLt. */
 #include "kernels/cuda/muon.h"
-#include "core/optimizer_format.h"
-#include "core/size.h"
 #include "kernels/cuda/kernel_ops.h"
 
 /* Queues kernels of the update. */
@@ -39,25 +37,11 @@ static sw_status update_matrix(struct sw_stream *stream, const struct sw_update_
     return launch(stream, sw_cuda_muon_give, &at);
 }
 
-/* Rounds masters to weights, as AdamW does in a step that is skipped. */
-static sw_status round_weights(struct sw_stream *stream, const struct sw_update_muon *op) {
-    static const struct sw_adamw none = {.skip = true};
-    return launch(stream, sw_cuda_update_adamw,
-                  &(struct sw_update_adamw){.type = op->type,
-                                            .adamw = &none,
-                                            .first_elem = op->first_elem,
-                                            .grains = op->grains,
-                                            .records = op->records,
-                                            .weights = op->weights,
-                                            .format = op->format,
-                                            .wide_elem = op->first_elem + op->grains * SW_GRAIN_ELEMS});
-}
-
 sw_status sw_cuda_update_muon(struct sw_stream *stream, const struct sw_update_muon *op) {
     if (!op->muon->skip)
         SW_TRY(launch(stream, sw_cuda_muon_momentum, op));
     for (int64_t t = 0; t < op->tensors && !op->muon->skip; t++)
         for (int part = 0; part < op->tensor[t].parts; part++)
             SW_TRY(update_matrix(stream, op, &op->tensor[t], part));
-    return op->weights != NULL ? round_weights(stream, op) : SW_OK;
+    return op->weights != NULL ? launch(stream, sw_cuda_muon_weights, op) : SW_OK;
 }

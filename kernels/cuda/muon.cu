@@ -84,6 +84,13 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS) momentum_kernel(call 
     round_momenta(c, m, words[warp], lane, momenta);
 }
 
+template <typename T> static __global__ void __launch_bounds__(SW_BLOCK_THREADS) weights_kernel(call c, T *weights) {
+    const int64_t at = ((int64_t)blockIdx.x * SW_BLOCK_THREADS + threadIdx.x) * SW_ELEMS;
+    float masters[SW_ELEMS];
+    sw_load_whole((const float *)record_at(c, at) + in_grain(at), masters);
+    sw_store_elems(weights + at, SW_ELEMS, c.aligned, masters);
+}
+
 /* Returns the element of a call that is element `elem` of a line. */
 static __device__ __forceinline__ int64_t element_at(const call &c, const sw_muon_lines &l, int64_t line,
                                                      int64_t elem) {
@@ -217,14 +224,15 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
     sw_store_whole(to + at, values);
 }
 
-static call call_of(const struct sw_update_muon *op) {
+/* with: what the kernel passes over beside records */
+static call call_of(const struct sw_update_muon *op, const void *with) {
     assert(sw_is_aligned(op->records));
     call c = {};
     c.records = (char *)op->records;
     c.record_bytes = sw_optimizer_grain_bytes(op->format);
     c.rest = (float)(1.0 - op->muon->momentum);
     c.grad_scale = op->muon->grad_scale;
-    c.aligned = sw_is_aligned(op->grads);
+    c.aligned = sw_is_aligned(with);
     c.stochastic = op->format == SW_OPTIMIZER_MUON_BF16 && op->rounding == SW_ROUND_STOCHASTIC;
     c.seed = op->seed;
     c.stream = sw_moment_stream(op->unit, op->step);
@@ -232,20 +240,35 @@ static call call_of(const struct sw_update_muon *op) {
     return c;
 }
 
+/* Returns the blocks of a kernel whose threads have a vector each. */
+static unsigned vectors_of(int64_t elems) {
+    static_assert(SW_GRAIN_ELEMS % (SW_BLOCK_THREADS * SW_ELEMS) == 0, "a grain has whole blocks");
+    return sw_blocks(elems, SW_BLOCK_THREADS * SW_ELEMS);
+}
+
 template <typename T> static void momentum(cudaStream_t stream, const struct sw_update_muon *op) {
-    const unsigned blocks = sw_blocks(op->grains * SW_GRAIN_ELEMS, SW_BLOCK_THREADS * SW_ELEMS);
+    const unsigned blocks = vectors_of(op->grains * SW_GRAIN_ELEMS);
     if (op->format == SW_OPTIMIZER_MUON_BF16)
-        SW_LAUNCH((momentum_kernel<T, sw_cuda_bf16>), blocks, SW_BLOCK_THREADS, 0, stream, call_of(op),
+        SW_LAUNCH((momentum_kernel<T, sw_cuda_bf16>), blocks, SW_BLOCK_THREADS, 0, stream, call_of(op, op->grads),
                   sw_gradients_of<T>(op));
     else
-        SW_LAUNCH((momentum_kernel<T, float>), blocks, SW_BLOCK_THREADS, 0, stream, call_of(op),
+        SW_LAUNCH((momentum_kernel<T, float>), blocks, SW_BLOCK_THREADS, 0, stream, call_of(op, op->grads),
                   sw_gradients_of<T>(op));
 }
 
 void sw_cuda_muon_momentum(cudaStream_t stream, const void *args) {
     const struct sw_update_muon *op = (const struct sw_update_muon *)args;
-    static_assert(SW_GRAIN_ELEMS % (SW_BLOCK_THREADS * SW_ELEMS) == 0, "a grain has whole blocks");
     SW_FOR_TYPE(op->type, momentum, stream, op);
+}
+
+template <typename T> static void round_weights(cudaStream_t stream, const struct sw_update_muon *op) {
+    SW_LAUNCH(weights_kernel<T>, vectors_of(op->grains * SW_GRAIN_ELEMS), SW_BLOCK_THREADS, 0, stream,
+              call_of(op, op->weights), (T *)op->weights);
+}
+
+void sw_cuda_muon_weights(cudaStream_t stream, const void *args) {
+    const struct sw_update_muon *op = (const struct sw_update_muon *)args;
+    SW_FOR_TYPE(op->type, round_weights, stream, op);
 }
 
 /* The blocks of a matrix, by tiles of its lines and of their elements. */
@@ -258,15 +281,11 @@ template <typename T> static void take(cudaStream_t stream, const struct sw_cuda
     const dim3 blocks = tiles_of(m->matrix), threads(TILE, TILE_THREAD_ROWS);
     const place p = {m->matrix->lines, m->matrix->wide_cols};
     if (m->op->format == SW_OPTIMIZER_MUON_BF16)
-        SW_LAUNCH((take_kernel<T, sw_cuda_bf16>), blocks, threads, 0, stream, call_of(m->op), p,
+        SW_LAUNCH((take_kernel<T, sw_cuda_bf16>), blocks, threads, 0, stream, call_of(m->op, m->op->grads), p,
                   sw_gradients_of<T>(m->op), m->sums);
     else
-        SW_LAUNCH((take_kernel<T, float>), blocks, threads, 0, stream, call_of(m->op), p, sw_gradients_of<T>(m->op),
-                  m->sums);
-}
-
-static unsigned vectors_of(int64_t elems) {
-    return sw_blocks(elems, SW_BLOCK_THREADS * SW_ELEMS);
+        SW_LAUNCH((take_kernel<T, float>), blocks, threads, 0, stream, call_of(m->op, m->op->grads), p,
+                  sw_gradients_of<T>(m->op), m->sums);
 }
 
 void sw_cuda_muon_take(cudaStream_t stream, const void *args) {
@@ -306,6 +325,6 @@ void sw_cuda_muon_give(cudaStream_t stream, const void *args) {
     const struct sw_cuda_muon *m = (const struct sw_cuda_muon *)args;
     const dim3 threads(TILE, TILE_THREAD_ROWS);
     const place p = {m->matrix->lines, m->matrix->wide_cols};
-    SW_LAUNCH(give_kernel, tiles_of(m->matrix), threads, 0, stream, call_of(m->op), p, m->matrix->decay,
+    SW_LAUNCH(give_kernel, tiles_of(m->matrix), threads, 0, stream, call_of(m->op, m->op->grads), p, m->matrix->decay,
               m->matrix->minus_step, m->sums, (const sw_cuda_bf16 *)m->x);
 }

@@ -9,8 +9,8 @@
 extern "C" {
 #endif
 
-/* Adds gradients to the momenta of all elements of a call, a struct sw_update_muon. */
-sw_cuda_launcher sw_cuda_muon_momentum;
+/* Add gradients to the momenta, and round masters to weights, of all elements of a call, a struct sw_update_muon. */
+sw_cuda_launcher sw_cuda_muon_momentum, sw_cuda_muon_weights;
 
 /* One matrix of a call. The areas have the sides of the matrix with its zeros. */
 struct sw_cuda_muon {
