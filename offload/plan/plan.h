@@ -297,7 +297,7 @@ struct sw_plan_spec {
     const bool *update_on_device;
     bool one_generation;   /* the store keeps one generation of the optimizer, and only a clean end commits */
     bool commits_by_saves; /* steps commit only by saves, even with the whole optimizer on NVMe */
-    int64_t chunk_grains;  /* a plan raises them to sw_plan_most_muon_grains */
+    int64_t chunk_grains;  /* a plan raises them to sw_plan_most_muon_grains, and rings have fewer */
     int64_t ring_chunks;   /* pieces of each staging ring; device rings have SW_DEVICE_RING_CHUNKS at most */
     bool ring_auto;        /* rings on the host, and those that updates pass through on the device, grow towards
                             * SW_RING_CHUNKS_MOST where the budget has room */

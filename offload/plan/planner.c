@@ -144,16 +144,29 @@ static void check_pipeline(const struct sw_plan_spec *spec) {
         assert(spec->units->unit[u].trained_grain == 0 && !spec->cost[u].shares_input && !spec->cost[u].continues);
 }
 
-/* Makes chunks as large as Muon's matrices of a unit, and rings of as many bytes as before if that leaves pieces for a
- * transfer and an update at once. They grow where the budget has room. */
-static void take_muon_chunks(struct sw_plan_spec *spec, int64_t grains) {
-    enum { LEAST_PIECES = 2 };
-    if (grains <= spec->chunk_grains)
-        return;
-    if (spec->ring_auto)
-        spec->ring_chunks =
-            sw_min_i64(spec->ring_chunks, sw_max_i64(LEAST_PIECES, spec->ring_chunks * spec->chunk_grains / grains));
-    spec->chunk_grains = grains;
+/* Pieces of rings of such chunks, if they fit: a transfer each way, the update, and one that waits for it. */
+enum { MUON_RING_CHUNKS = 4 };
+
+/* Makes chunks as large as Muon's matrices of a unit, and rings with fewer of them. They grow where the budget has
+ * room. Returns whether it did. */
+static bool take_muon_chunks(struct sw_plan_spec *spec, int64_t grains) {
+    const bool larger = grains > spec->chunk_grains;
+    spec->chunk_grains = sw_max_i64(spec->chunk_grains, grains);
+    if (larger && spec->ring_auto)
+        spec->ring_chunks = sw_min_i64(spec->ring_chunks, MUON_RING_CHUNKS);
+    return larger && spec->ring_auto;
+}
+
+/* Places state. If nothing fits and rings are large because of Muon's chunks, they have half as many. */
+static sw_status place(struct sw_plan *plan, bool large_rings) {
+    for (;;) {
+        plan->stream_chunks = sw_min_i64(plan->spec.ring_chunks, SW_DEVICE_RING_CHUNKS);
+        const sw_status status = sw_plan_place(plan);
+        if (status != SW_ERR_BUDGET || !large_rings || plan->spec.ring_chunks == 1)
+            return status;
+        sw_error_clear();
+        plan->spec.ring_chunks /= 2;
+    }
 }
 
 sw_status sw_plan_outline(const struct sw_plan_spec *spec, struct sw_plan **out) {
@@ -187,7 +200,7 @@ sw_status sw_plan_outline(const struct sw_plan_spec *spec, struct sw_plan **out)
     if (plan == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for a plan");
     plan->spec = *spec;
-    take_muon_chunks(&plan->spec, sw_plan_most_muon_grains(plan));
+    const bool large_rings = take_muon_chunks(&plan->spec, sw_plan_most_muon_grains(plan));
     while (spec->train && plan->first_trained < spec->units->count &&
            sw_plan_trained_anywhere(plan, plan->first_trained).grains == 0)
         plan->first_trained++;
@@ -196,8 +209,7 @@ sw_status sw_plan_outline(const struct sw_plan_spec *spec, struct sw_plan **out)
     plan->first_trained -= sw_plan_joins_block(plan, plan->first_trained);
     SW_TRY_GOTO(keep_spec_arrays(plan), fail);
     SW_TRY_GOTO(make_arrays(plan), fail);
-    plan->stream_chunks = sw_min_i64(plan->spec.ring_chunks, SW_DEVICE_RING_CHUNKS);
-    SW_TRY_GOTO(sw_plan_place(plan), fail);
+    SW_TRY_GOTO(place(plan, large_rings), fail);
     plan->spec.lack = NULL; /* an answer to the caller, which the plan does not keep */
     plan->spec.rises = NULL;
     plan->spec.peaks = NULL;

@@ -44,8 +44,7 @@ struct sw_store_rates {
 sw_status sw_measure_store(const char *const *directories, int directory_count, bool allow_buffered, int depth,
                            const struct sw_measure_shape *shape, struct sw_store_rates *out);
 
-/* Measures the iteration of Muon on a device, in bytes as SW_MUON_FLOP_BYTES says. The rate is 0 where the device has
- * none. */
+/* Measures the iteration of Muon on the CPU, in bytes as SW_MUON_FLOP_BYTES says. */
 sw_status sw_measure_muon(struct sw_device *device, struct sw_rate *out);
 
 /* Measures how much longer a chunk's update takes when another lane's thread must wake the thread that runs it, and

@@ -83,6 +83,9 @@ def plan_says_where_updates_run():
     for optimizer in ("muon", "adamw"):
         flags = ("--optimizer", optimizer, "--place", "optimizer=host", "--machine", "h100")
         said[optimizer] = json.loads(program.must("plan", "--model", "gpt2-124m", "--batch-tokens", 4096, *flags, "--json").out)
+    # A layer's state is 1.6 GiB, and of each buffer for it the device has as many as it has room for.
+    program.must("plan", "--model", "llama-8b", "--seq", 2048, "--batch-tokens", 8192, "--optimizer", "muon", "--machine", "rtx4090",
+                 "--place", "optimizer=nvme,weights=host,grads=host,acts=device", "--update", "device")
     busy = {name: of["predicted"]["plain"]["lane_busy_s"]["compute"] for name, of in said.items()}
     problems = [] if set(said["muon"]["updates"][1:-1]) == {"device"} else [f"updates run at {said['muon']['updates']}"]
     return problems + ([] if 1e-3 < busy["muon"] - busy["adamw"] < 20e-3 else [f"the GPU is busy for {busy}"])

@@ -144,14 +144,14 @@ static void every_narrow_state_is_another_training(void **state) {
 
 /* Updates on the device of every unit, or of every second one, wherever the three states live, speculated where they
  * can be and clipped in some steps. One in `every` of the variants is run. */
-static void compare_updates_on_the_device(sw_dtype type, const char *directory, int every) {
+static void compare_updates_on_the_device(const struct harness_spec *base, const char *directory, int every) {
     static const char *const optimizers[] = {"host", "nvme", "device:30%/host:30%/nvme"};
     static const uint64_t streams[] = {UINT64_MAX, 0x5555555555555555};
-    struct same_trace reference = reference_training(type), trace;
+    struct same_trace reference = reference_of(base), trace;
     int runs = 0;
     for (int variant = 0; variant < SW_TIERS * SW_TIERS * 2; variant += every, runs++) {
         char place[2 * PLACE_CHARS];
-        struct harness_spec spec = same_spec(type);
+        struct harness_spec spec = *base;
         const int grads = variant / 2 / SW_TIERS, optimizer = variant / 2 % SW_TIERS;
         spec.update_on_device = streams[variant % 2];
         snprintf(place, sizeof place, "weights=%s,grads=%s,optimizer=%s",
@@ -165,21 +165,31 @@ static void compare_updates_on_the_device(sw_dtype type, const char *directory, 
         must_equal(&reference, &trace, place);
         same_free(&trace);
     }
-    printf("# %s: %d runs with equal bits\n", sw_dtype_name(type), runs);
+    printf("# %s: %d runs with equal bits\n", sw_dtype_name(base->shape.type), runs);
     same_free(&reference);
 }
 
 static void updates_on_the_device_give_the_same_bits_in_fp32(void **state) {
-    compare_updates_on_the_device(SW_F32, *state, 3);
+    const struct harness_spec spec = same_spec(SW_F32);
+    compare_updates_on_the_device(&spec, *state, 3);
 }
 
 static void updates_on_the_device_give_the_same_bits_in_bf16(void **state) {
-    compare_updates_on_the_device(SW_BF16, *state, 1);
+    const struct harness_spec spec = same_spec(SW_BF16);
+    compare_updates_on_the_device(&spec, *state, 1);
 }
 
 /* Few enough for a slow device. */
 static void some_device_updates_give_the_same_bits_in_bf16(void **state) {
-    compare_updates_on_the_device(SW_BF16, *state, 5);
+    const struct harness_spec spec = same_spec(SW_BF16);
+    compare_updates_on_the_device(&spec, *state, 5);
+}
+
+/* By Muon, on a GPU of all units with such matrices, and on the CPU of those that are told to. */
+static void some_updates_by_muon_give_the_same_bits(void **state) {
+    struct harness_spec spec = same_narrow_spec(SW_BF16, SW_OPTIMIZER_MUON, SW_ROUND_NEAREST);
+    spec.config = &same_matrix_config;
+    compare_updates_on_the_device(&spec, *state, 7);
 }
 
 /* How many units a plan has at each level of recompute. */
@@ -541,6 +551,7 @@ int main(void) {
         in_directory(updates_on_the_device_give_the_same_bits_in_fp32),
         in_directory(updates_on_the_device_give_the_same_bits_in_bf16),
         in_directory(some_device_updates_give_the_same_bits_in_bf16),
+        in_directory(some_updates_by_muon_give_the_same_bits),
         in_directory(another_description_has_the_same_bits_too),
         cmocka_unit_test(what_fits_is_kept_with_the_same_bits),
         cmocka_unit_test(accumulators_above_their_gradients_have_the_same_bits),
