@@ -148,10 +148,10 @@ void sw_comm_set_stages(struct sw_comm *comm, int stages) {
     if (stage == 0 && last > 0)
         join(comm, &comm->scope[SW_SCOPE_ENDS], last * stage_ranks + number);
     join(comm, &comm->scope[SW_SCOPE_NEXT], own);
-    if (stage < last)
-        join(comm, &comm->scope[SW_SCOPE_NEXT], own + stage_ranks);
-    if (stage > 0)
-        join(comm, &comm->scope[SW_SCOPE_PREVIOUS], own - stage_ranks);
+    if (last > 0)
+        join(comm, &comm->scope[SW_SCOPE_NEXT], stage < last ? own + stage_ranks : number);
+    if (last > 0)
+        join(comm, &comm->scope[SW_SCOPE_PREVIOUS], stage > 0 ? own - stage_ranks : last * stage_ranks + number);
     join(comm, &comm->scope[SW_SCOPE_PREVIOUS], own);
 }
 
@@ -430,10 +430,19 @@ static void tell_entered(const struct sw_comm_request *request) {
 static void comm_plan_phase(const struct sw_comm *comm, const struct sw_comm_transport *transport,
                             struct sw_comm_phase *phase);
 
+/* Tells whether a scope is the link from the last stage to the first. Two stages have it beside the other link. */
+static bool is_back_link(const struct sw_comm *comm, sw_comm_scope scope) {
+    const int stage = comm->identity.rank / (comm->identity.ranks / comm->stages);
+    return (scope == SW_SCOPE_NEXT && stage + 1 == comm->stages) || (scope == SW_SCOPE_PREVIOUS && stage == 0);
+}
+
 /* Returns the tag of the next request of a scope. The two ranks of a link between stages count its passes alike: to one
  * of them the other is next, to the other it is previous. */
 static int64_t tag_of(struct sw_comm *comm, sw_comm_scope scope) {
-    return comm->begun_in[scope]++ * SW_SCOPES + (scope == SW_SCOPE_PREVIOUS ? SW_SCOPE_NEXT : scope);
+    sw_comm_scope named = scope;
+    if (scope == SW_SCOPE_NEXT || scope == SW_SCOPE_PREVIOUS)
+        named = is_back_link(comm, scope) ? SW_SCOPE_PREVIOUS : SW_SCOPE_NEXT;
+    return comm->begun_in[scope]++ * SW_SCOPES + named;
 }
 
 /* Starts a request whose phases are filled in. */

@@ -127,8 +127,8 @@ typedef enum {
     SW_SCOPE_REPLICAS, /* one rank of each expert group: those with this rank's number in its group; without groups all
                           ranks */
     SW_SCOPE_ENDS,     /* this rank's number in the first and in the last stage; in other stages only this rank */
-    SW_SCOPE_NEXT,     /* this rank and the one with its number in the next stage; in the last stage only this rank */
-    SW_SCOPE_PREVIOUS, /* the one with its number in the stage before, and this rank; in the first only this rank */
+    SW_SCOPE_NEXT,     /* this rank and the one with its number in the next stage; the first is next to the last */
+    SW_SCOPE_PREVIOUS, /* the one with its number in the stage before, and this rank; one stage has no neighbours */
     SW_SCOPES
 } sw_comm_scope;
 /* Return the number of ranks in a scope of this rank, and this rank's number among them. */

@@ -207,6 +207,8 @@ void sw_build_commit(struct sw_builder *b);
 /* A group of micro-batches on its way through the units. */
 struct sw_group {
     int64_t number, first, count; /* its number, first micro-batch, and micro-batches */
+    int turn;                     /* in which its stage of a pipeline has it now */
+    int64_t grads;                /* the first of its pieces of gradients at outputs */
     struct sw_operand *at;        /* one per micro-batch: where its block input is on the device */
     bool train;                   /* block inputs are kept for the backward pass */
     bool caches;                  /* units read and extend their KV caches */
@@ -314,15 +316,16 @@ static inline int64_t sw_build_input_piece(const struct sw_builder *b, const str
                                            int64_t within) {
     return sw_build_piece(b, group, sw_plan_input_pieces(b->plan, unit), within);
 }
-/* Get a group's inputs from the stage before, and give its outputs to the next. */
+/* Get a group's inputs from the stage before, give its outputs to the next, and get the gradients at these. */
 void sw_build_receive_inputs(struct sw_builder *b, struct sw_group *group);
 void sw_build_send_outputs(struct sw_builder *b, const struct sw_group *group);
+void sw_build_receive_grads(struct sw_builder *b, const struct sw_group *group);
 /* Runs one unit's forward pass of each micro-batch of a group. */
 void sw_build_forward(struct sw_builder *b, struct sw_group *group, int64_t unit);
 /* Runs the head, fused, and then the backward pass of the other units in reverse order. Gradients go home with the last
- * group. In a pipeline a stage runs those of its units, between what it gets from the next stage and gives to the one
- * before; meanwhile it gets the inputs of the group `next` (NULL: of none). */
-void sw_build_backward(struct sw_builder *b, struct sw_group *group, struct sw_group *next);
+ * group. In a pipeline a stage runs those of the group's turn, and gives the stage before the gradients at its inputs.
+ * Returns the accumulator of a tied table that the last stage adds to; slot -1: there is none, or it is ended here. */
+struct sw_accumulator sw_build_backward(struct sw_builder *b, struct sw_group *group);
 /* Runs the head's forward pass of a group, as an op of `kind`: the loss or the logits. */
 void sw_build_inference_head(struct sw_builder *b, const struct sw_group *group, sw_op_kind kind);
 

@@ -41,6 +41,7 @@ static const struct slot_row kinds[SLOT_KINDS] = {
     [SLOT_ACC] = {"accumulator", SW_TIERS},
     [SLOT_INPUT] = {"block input", SW_TIERS},
     [SLOT_CACHE] = {"cache", SW_DEVICE},
+    [SLOT_RECEIVED] = {"block input", SW_DEVICE},
     [SLOT_SAVED] = {"saved", SW_DEVICE},
     [SLOT_DERIVED] = {"derived", SW_DEVICE},
     [SLOT_UNIT_WEIGHTS] = {"weights of a unit", SW_DEVICE},
@@ -368,7 +369,8 @@ static void lay_block_inputs(struct layout *layout) {
     /* A piece of a slot that units share: whole, and of an input, which may be a rank's rows. */
     const int64_t whole = largest_output(spec), bytes = sequence ? sw_plan_input_bytes(plan, 1) : whole;
     const bool ends = sw_plan_computes(plan, head);
-    bool ring = !spec->train || !ends, away = false, nvme = false; /* what goes to the next stage has no home here */
+    /* Outputs for the next stage have no home here. */
+    bool ring = !spec->train || !ends || sw_plan_turns(plan) > 1, away = false, nvme = false;
     for (int64_t u = 1; spec->train && u < head; u++) {
         const sw_tier tier = tier_of(layout, SW_ACTS, u);
         if (!sw_plan_computes(plan, u))
@@ -379,6 +381,9 @@ static void lay_block_inputs(struct layout *layout) {
         ring |= !kept || tier != SW_DEVICE || apart;
         away |= kept && (tier != SW_DEVICE || apart);
         nvme |= kept && tier == SW_NVME;
+        if (tier != SW_DEVICE && sw_plan_received_pieces(plan, u) > 0)
+            add_slot(layout, SLOT_RECEIVED, u,
+                     of_pieces(sw_plan_input_bytes(plan, u), sw_plan_received_pieces(plan, u)));
         if (!kept)
             continue;
         struct sw_slot slot = of_pieces(sw_plan_input_bytes(plan, u), sw_plan_input_pieces(plan, u));
@@ -386,15 +391,16 @@ static void lay_block_inputs(struct layout *layout) {
         slot.unit = (int32_t)u;
         add_slot(layout, SLOT_INPUT, u, slot);
     }
-    /* The head's inputs are used at once; they need a home only where no ring carries them. */
-    if (!ring)
+    /* The head's inputs are used at once, except behind the last of several turns; they need a home only where no ring
+     * carries them. */
+    if (!ring || (ends && sw_plan_turns(plan) > 1))
         add_slot(layout, SLOT_INPUT, head,
                  of_pieces(sequence ? bytes : spec->cost[head - 1].output_bytes, sw_plan_input_pieces(plan, head)));
     add_if(layout, ring, SLOT_OUTPUT_RING, bytes, group + INPUT_SPARE);
     add_if(layout, away, SLOT_INPUT_BACK, bytes, sequence ? NORMED_PIECES : INPUT_SPARE);
     add_if(layout, nvme, SLOT_INPUT_OUT, bytes, INPUT_SPARE);
     add_if(layout, nvme, SLOT_INPUT_IN, bytes, INPUT_SPARE);
-    add_if(layout, spec->train, SLOT_OUTPUT_GRAD, bytes, group);
+    add_if(layout, spec->train, SLOT_OUTPUT_GRAD, bytes, group * (plan->schedule != NULL ? plan->schedule->grads : 1));
     lay_tensor_rings(layout, spec->cost[0].output_bytes);
 }
 
@@ -411,7 +417,7 @@ static void lay_intermediates(struct layout *layout, bool derived, sw_recompute 
         const bool keeps = plan->spec.train && sw_plan_passes_back(plan, u) && plan->recompute[u] <= most;
         if (keeps && bytes > 0)
             add_slot(layout, derived ? SLOT_DERIVED : SLOT_SAVED, u,
-                     of_pieces(bytes, sw_plan_groups_in_flight(plan) * sw_plan_group(plan)));
+                     of_pieces(bytes, sw_plan_groups_in_flight(plan, u) * sw_plan_group(plan)));
         else if (!keeps)
             shared_bytes = sw_max_i64(shared_bytes, bytes);
     }

@@ -75,12 +75,17 @@ void sw_build_inference_head(struct sw_builder *b, const struct sw_group *group,
     }
 }
 
+/* Returns where the gradient at an output of a micro-batch is. */
+static struct sw_operand output_grad_place(const struct sw_builder *b, const struct sw_group *group, int64_t within) {
+    return (struct sw_operand){.slot = b->index->slot[SLOT_OUTPUT_GRAD], .piece = group->grads + within};
+}
+
 /* Writes down the head of one micro-batch: the loss and its gradients. In a tensor group the norm comes later, and the
  * logits are computed again. Returns what the norm needs. */
 static struct sw_norm_work emit_micro(struct sw_builder *b, struct head_work *h, int64_t within,
                                       struct sw_operand softmax) {
     const int64_t head = sw_build_head_of(b), micro = h->group->first + within;
-    const struct sw_operand grad = {.slot = b->index->slot[SLOT_OUTPUT_GRAD], .piece = within};
+    const struct sw_operand grad = output_grad_place(b, h->group, within);
     struct sw_norm_work norm = {.unit = head, .micro = micro, .grad = grad, .weights = h->weights, .acc = &h->own};
     struct sw_op *op = sw_build_op(b, SW_OP_FORWARD_BACKWARD_HEAD, head, micro);
     op->flops = (1 + SW_BACKWARD_FLOPS - (h->tied && !h->trains_table ? 1 : 0)) * sw_build_forward_flops(b, head) -
@@ -186,7 +191,7 @@ static void touch_kind(struct sw_builder *b, int32_t own, int32_t shared, int64_
 static void touch_intermediates(struct sw_builder *b, const struct sw_group *group, int64_t unit, int64_t within,
                                 sw_recompute again) {
     const int64_t micro = group->first + within;
-    within = sw_build_piece(b, group, sw_plan_groups_in_flight(b->plan) * sw_plan_group(b->plan), within);
+    within = sw_build_piece(b, group, sw_plan_groups_in_flight(b->plan, unit) * sw_plan_group(b->plan), within);
     const struct sw_plan_index *index = b->index;
     const struct sw_plan_spec *spec = &b->plan->spec;
     struct sw_what what = {SW_CONTENT_SAVED, unit, micro, 0, 0, 0};
@@ -470,7 +475,7 @@ static struct recalled recall(struct sw_builder *b, const struct sw_group *group
                               int32_t weights, struct sw_operand *whole_grad) {
     const int64_t micro = group->first + within;
     const bool sequence = sw_plan_is_sequence_parallel(b->plan);
-    struct recalled recalled = {.grad = {.slot = b->index->slot[SLOT_OUTPUT_GRAD], .piece = within}};
+    struct recalled recalled = {.grad = output_grad_place(b, group, within)};
     if (sequence && whole_grad->slot >= 0)
         recalled.grad = *whole_grad;
     else if (sequence)
@@ -497,7 +502,7 @@ static struct sw_norm_work emit_backward(struct sw_builder *b, const struct sw_g
                                          const struct recalled *recalled) {
     const int64_t micro = group->first + within;
     const bool apart = unit > 0 && sw_build_norm_is_apart(b, unit), splits = sw_plan_splits_backward(b->plan, unit);
-    const struct sw_operand grad = {.slot = b->index->slot[SLOT_OUTPUT_GRAD], .piece = within};
+    const struct sw_operand grad = output_grad_place(b, group, within);
     const int64_t kept = unit > 0 ? sw_plan_backward_input(b->plan, unit) : 0;
     struct sw_norm_work norm = {
         .unit = unit, .micro = micro, .input = recalled->input, .grad = grad, .weights = weights, .acc = acc};
@@ -624,7 +629,7 @@ static struct sw_norm_work emit_experts_apart(struct sw_builder *b, int64_t expe
 static struct sw_norm_work emit_experts_backward(struct sw_builder *b, const struct sw_group *group,
                                                  struct shared_block *block, int64_t within, struct sw_operand input) {
     const int64_t micro = group->first + within, kept = sw_plan_backward_input(b->plan, block->unit);
-    const struct sw_operand grad = {.slot = b->index->slot[SLOT_OUTPUT_GRAD], .piece = within};
+    const struct sw_operand grad = output_grad_place(b, group, within);
     const struct sw_operand grads = sw_build_gather_grads(b, block->experts, micro, grad);
     const sw_recompute again = b->plan->recompute[block->unit];
     struct sw_op *op = sw_build_op(b, SW_OP_RECALL_ROWS, block->unit, micro);
@@ -647,7 +652,7 @@ static struct sw_norm_work emit_experts_backward(struct sw_builder *b, const str
 static void emit_shared_backward(struct sw_builder *b, const struct sw_group *group, struct shared_block *block,
                                  int64_t within) {
     const int64_t micro = group->first + within, kept = sw_plan_backward_input(b->plan, block->unit);
-    const struct sw_operand grad = {.slot = b->index->slot[SLOT_OUTPUT_GRAD], .piece = within};
+    const struct sw_operand grad = output_grad_place(b, group, within);
     const struct sw_operand input = emit_recall(b, group, kept, within);
     const struct sw_norm_work norm = emit_experts_backward(b, group, block, within, input);
     struct sw_op *op = sw_build_op(b, SW_OP_BACKWARD, block->unit, micro);
@@ -686,8 +691,7 @@ static void emit_unit_backward(struct sw_builder *b, const struct sw_group *grou
             emit_behind(b, group, w, &recalled[w % 2], &norm[(w + 1) % 2], &norm[w % 2]);
     }
     if (apart && ahead && sw_plan_passes_back(b->plan, unit - 1))
-        *whole_grad = sw_build_gather_grad(b, unit - 1, group->first,
-                                           (struct sw_operand){.slot = b->index->slot[SLOT_OUTPUT_GRAD]});
+        *whole_grad = sw_build_gather_grad(b, unit - 1, group->first, output_grad_place(b, group, 0));
 }
 
 /* Returns what the backward pass of a unit adds to; a tied table's is there since the head. */
@@ -739,18 +743,28 @@ static void pass(struct sw_builder *b, sw_op_kind kind, struct sw_operand at, st
     }
 }
 
+/* Returns where an input from another stage goes: to its home on the device, or where it waits for its forward pass. */
+static struct sw_operand received_place(struct sw_builder *b, const struct sw_group *group, int64_t unit,
+                                        int64_t within) {
+    const int32_t slot = b->index->of_unit[SLOT_RECEIVED][unit];
+    if (slot < 0)
+        return output_place(b, group, unit - 1, within);
+    return (struct sw_operand){.slot = slot,
+                               .piece = sw_build_piece(b, group, sw_plan_received_pieces(b->plan, unit), within)};
+}
+
 void sw_build_receive_inputs(struct sw_builder *b, struct sw_group *group) {
-    const int64_t unit = sw_plan_first_unit(b->plan) - 1;
+    const int64_t unit = sw_plan_first_unit(b->plan, group->turn);
     for (int64_t w = 0; w < group->count; w++) {
-        group->at[w] = output_place(b, group, unit, w);
-        pass(b, SW_OP_RECEIVE, group->at[w], sw_build_output_of(unit, group->first + w));
+        group->at[w] = received_place(b, group, unit, w);
+        pass(b, SW_OP_RECEIVE, group->at[w], sw_build_output_of(unit - 1, group->first + w));
         if (group->train)
-            emit_keep(b, group, unit, w, group->at[w]);
+            emit_keep(b, group, unit - 1, w, group->at[w]);
     }
 }
 
 void sw_build_send_outputs(struct sw_builder *b, const struct sw_group *group) {
-    const int64_t unit = sw_plan_end_unit(b->plan) - 1;
+    const int64_t unit = sw_plan_end_unit(b->plan, group->turn) - 1;
     for (int64_t w = 0; w < group->count; w++)
         pass(b, SW_OP_SEND, group->at[w], sw_build_output_of(unit, group->first + w));
 }
@@ -758,29 +772,25 @@ void sw_build_send_outputs(struct sw_builder *b, const struct sw_group *group) {
 /* Passes the gradients at a unit's outputs. */
 static void pass_grads(struct sw_builder *b, sw_op_kind kind, const struct sw_group *group, int64_t unit) {
     for (int64_t w = 0; w < group->count; w++)
-        pass(b, kind, (struct sw_operand){.slot = b->index->slot[SLOT_OUTPUT_GRAD], .piece = w},
+        pass(b, kind, output_grad_place(b, group, w),
              (struct sw_what){SW_CONTENT_BLOCK_OUTPUT_GRAD, unit, group->first + w, 0, 0, 0});
 }
 
-/* Begins the backward pass of a group: by the head, or by the gradients that the next stage gives. Returns the
- * accumulator of a tied table. */
-static struct sw_accumulator begin_backward(struct sw_builder *b, struct sw_group *group, struct sw_group *next) {
-    const int64_t end = sw_plan_end_unit(b->plan), head = sw_build_head_of(b);
-    struct sw_accumulator table = {.slot = -1};
-    if (end > head)
-        table = build_head(b, group);
-    else
-        pass_grads(b, SW_OP_RECEIVE, group, end - 1);
-    if (next != NULL)
-        sw_build_receive_inputs(b, next);
-    return end <= head && sw_plan_copies_table(b->plan) ? sw_build_begin_acc(b, 0, group, table_adds(b)) : table;
+void sw_build_receive_grads(struct sw_builder *b, const struct sw_group *group) {
+    pass_grads(b, SW_OP_RECEIVE, group, sw_plan_end_unit(b->plan, group->turn) - 1);
 }
 
-void sw_build_backward(struct sw_builder *b, struct sw_group *group, struct sw_group *next) {
-    const struct sw_accumulator table = begin_backward(b, group, next);
-    const int64_t first = sw_plan_first_unit(b->plan), end = sw_min_i64(sw_plan_end_unit(b->plan), sw_build_head_of(b));
+struct sw_accumulator sw_build_backward(struct sw_builder *b, struct sw_group *group) {
+    const int64_t first = sw_plan_first_unit(b->plan, group->turn), head = sw_build_head_of(b);
+    const int64_t end = sw_min_i64(sw_plan_end_unit(b->plan, group->turn), head);
+    const bool ends = sw_plan_end_unit(b->plan, group->turn) > head, copies_table = sw_plan_copies_table(b->plan);
     struct sw_operand whole_grad = {.slot = -1};
-    if (first > 0 && first >= end) /* a stage of the head alone */
+    struct sw_accumulator table = {.slot = -1};
+    if (ends)
+        table = build_head(b, group);
+    else if (first == 0 && copies_table)
+        table = sw_build_begin_acc(b, 0, group, table_adds(b));
+    if (first > 0 && first >= end) /* the head alone */
         pass_grads(b, SW_OP_SEND, group, first - 1);
     for (int64_t u = end - 1; u >= sw_max_i64(first, b->plan->first_trained); u--) {
         if (sw_plan_joins_block(b->plan, u)) {
@@ -796,6 +806,5 @@ void sw_build_backward(struct sw_builder *b, struct sw_group *group, struct sw_g
         if (sw_plan_trains(b->plan, u))
             sw_build_end_acc(b, u, group, acc);
     }
-    if (first > 0 && sw_plan_copies_table(b->plan))
-        sw_build_end_acc(b, 0, group, table);
+    return first > 0 && ends && copies_table ? table : (struct sw_accumulator){.slot = -1};
 }

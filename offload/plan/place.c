@@ -635,7 +635,7 @@ static sw_status search_uniform(struct sw_plan *plan, sw_recompute recompute, sw
  * whose gradients came last: with rings as long as these units, their optimizer state is read under the backward pass,
  * and written when the forward pass has begun. */
 static int64_t most_ring_chunks(const struct sw_plan *plan) {
-    const int64_t from = sw_max_i64(plan->first_trained, sw_plan_first_unit(plan));
+    const int64_t from = sw_max_i64(plan->first_trained, sw_plan_first_unit(plan, 0));
     const int64_t first = sw_max_i64(0, sw_min_i64(from, plan->spec.units->count - 2));
     int64_t second = sw_min_i64(first + 1, plan->spec.units->count - 1), all = 0;
     while (second + 1 < plan->spec.units->count && !sw_plan_trains(plan, second))

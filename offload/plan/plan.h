@@ -207,13 +207,18 @@ struct sw_plan_experts {
  * then takes a forward and a backward pass in turn, so that it keeps the inputs of no more groups than stages are from
  * it to the last one. All units are trained.
  *
+ * Interleaved (Narayanan et al., arXiv 2104.04473), a stage has several runs of units, its turns: the model is cut into
+ * stages · turns virtual stages, and number k of these is turn k / stages of stage k % stages, so that the last stage
+ * gives its outputs to the first, for the next turn. There are at least as many groups as stages (stages.c).
+ *
  * If the table is tied, the last stage has the embedding's state too, and the first and the last stage add up their
  * accumulators of it, so that both make the same update. */
-enum { SW_MOST_STAGES = 64 };
+enum { SW_MOST_STAGES = 64, SW_MOST_VIRTUAL_STAGES = 192 };
 struct sw_plan_pipeline {
     int stages, stage; /* 0 or 1 stages: each rank computes all units */
-    int32_t
-        bound[SW_MOST_STAGES + 1]; /* stage s computes units [bound[s], bound[s + 1]); of no meaning without stages */
+    int turns;         /* runs of units that each stage has; 0 or 1: one */
+    /* Virtual stage k computes units [bound[k], bound[k + 1]); of no meaning without stages. */
+    int32_t bound[SW_MOST_VIRTUAL_STAGES + 1];
 };
 
 /* By how much the budgets are too small for the placement that comes nearest to them. */
@@ -326,7 +331,8 @@ struct sw_plan {
     int32_t piece_count;
     int64_t tier_bytes[SW_TIERS]; /* exact peaks */
     struct sw_program program[SW_PROGRAMS];
-    struct sw_plan_index *index; /* private: slot numbers by role */
+    struct sw_plan_index *index;        /* private: slot numbers by role */
+    struct sw_stage_schedule *schedule; /* private: the order of a stage's passes; NULL: there are no stages */
 };
 
 /* Makes a plan: chooses the placement within the budgets and writes the programs. The caller destroys the plan.
@@ -360,25 +366,38 @@ sw_work sw_op_work(const struct sw_op *op);
 static inline int sw_plan_ranks(const struct sw_plan *plan) {
     return plan->spec.ranks > 1 ? plan->spec.ranks : 1;
 }
-/* Returns the number of pipeline stages, at least 1, and the units [first, end) that this rank's stage computes. */
+/* Returns the number of pipeline stages, at least 1; the turns of each; and the units [first, end) that this rank's
+ * stage computes in a turn. */
 static inline int sw_plan_stages(const struct sw_plan *plan) {
     return plan->spec.pipeline.stages > 1 ? plan->spec.pipeline.stages : 1;
 }
-static inline int64_t sw_plan_first_unit(const struct sw_plan *plan) {
-    return sw_plan_stages(plan) > 1 ? plan->spec.pipeline.bound[plan->spec.pipeline.stage] : 0;
+static inline int sw_plan_turns(const struct sw_plan *plan) {
+    return sw_plan_stages(plan) > 1 && plan->spec.pipeline.turns > 1 ? plan->spec.pipeline.turns : 1;
 }
-static inline int64_t sw_plan_end_unit(const struct sw_plan *plan) {
-    return sw_plan_stages(plan) > 1 ? plan->spec.pipeline.bound[plan->spec.pipeline.stage + 1]
+static inline int64_t sw_plan_first_unit(const struct sw_plan *plan, int turn) {
+    const struct sw_plan_pipeline *pipeline = &plan->spec.pipeline;
+    return sw_plan_stages(plan) > 1 ? pipeline->bound[turn * pipeline->stages + pipeline->stage] : 0;
+}
+static inline int64_t sw_plan_end_unit(const struct sw_plan *plan, int turn) {
+    const struct sw_plan_pipeline *pipeline = &plan->spec.pipeline;
+    return sw_plan_stages(plan) > 1 ? pipeline->bound[turn * pipeline->stages + pipeline->stage + 1]
                                     : plan->spec.units->count;
 }
+/* Returns the turn in which this rank's stage computes a unit, or -1 where another stage does. */
+static inline int sw_plan_turn_of(const struct sw_plan *plan, int64_t unit) {
+    for (int turn = 0; turn < sw_plan_turns(plan); turn++)
+        if (unit >= sw_plan_first_unit(plan, turn) && unit < sw_plan_end_unit(plan, turn))
+            return turn;
+    return -1;
+}
 static inline bool sw_plan_computes(const struct sw_plan *plan, int64_t unit) {
-    return sw_plan_stages(plan) == 1 || (unit >= sw_plan_first_unit(plan) && unit < sw_plan_end_unit(plan));
+    return sw_plan_stages(plan) == 1 || sw_plan_turn_of(plan, unit) >= 0;
 }
 /* Tells whether this rank's stage has the state of a unit: of those that it computes and, in the last stage, of a tied
  * embedding. */
 static inline bool sw_plan_holds(const struct sw_plan *plan, int64_t unit) {
     return sw_plan_computes(plan, unit) ||
-           (unit == 0 && plan->spec.units->tied && sw_plan_end_unit(plan) == plan->spec.units->count);
+           (unit == 0 && plan->spec.units->tied && plan->spec.pipeline.stage + 1 == plan->spec.pipeline.stages);
 }
 /* Returns the trained span of a unit of any stage; no grains where the unit is frozen. */
 static inline struct sw_span sw_plan_trained_anywhere(const struct sw_plan *plan, int64_t unit) {
@@ -486,10 +505,10 @@ static inline int sw_plan_stage_ranks(const struct sw_plan *plan) {
     return sw_plan_job_ranks(plan) / sw_plan_stages(plan);
 }
 int sw_plan_stage_of(const struct sw_plan *plan, int64_t unit);
-/* Returns the most groups of micro-batches whose inputs this rank's stage keeps at once, 1 without stages; and the
- * pieces of the slot that keeps a unit's inputs, one for each micro-batch of these groups and, of the unit that gets
- * them from the stage before, of the next. */
-int64_t sw_plan_groups_in_flight(const struct sw_plan *plan);
+/* Returns the most groups of micro-batches of which this rank's stage keeps what a unit's backward pass needs, 1
+ * without stages; and the pieces of the slot that keeps a unit's inputs, one for each micro-batch of these groups and,
+ * of a unit that gets them from the stage before, of those that come meanwhile. */
+int64_t sw_plan_groups_in_flight(const struct sw_plan *plan, int64_t unit);
 int64_t sw_plan_input_pieces(const struct sw_plan *plan, int64_t unit);
 /* Tells whether the first and the last stage have a tied table's state each, and this rank is in one of them. */
 bool sw_plan_copies_table(const struct sw_plan *plan);

@@ -29,6 +29,7 @@ enum sw_slot_kind {
     SLOT_ACC,             /* homes of accumulators between groups; none: only the working one */
     SLOT_INPUT,           /* homes of kept inputs; pieces: micro-batches of a group */
     SLOT_CACHE,           /* device: KV caches */
+    SLOT_RECEIVED,        /* device: inputs from the stage before whose home is elsewhere */
     SLOT_SAVED,           /* device: intermediates kept; pieces: micro-batches of a group */
     SLOT_DERIVED,
     SLOT_UNIT_KINDS,
@@ -99,6 +100,41 @@ struct sw_plan_index {
     int32_t *of_unit[SLOT_UNIT_KINDS]; /* one entry per unit */
     int32_t slot[SLOT_KINDS];          /* slots of the kinds from SLOT_UNIT_KINDS on */
 };
+
+/* The order of a stage of a pipeline (stages.c): what it gets from other stages, and its passes, each of a group of
+ * micro-batches in a turn. A pass gives its outputs or gradients to the stage that needs them before the next event. */
+typedef enum {
+    SW_STAGE_GETS_OUTPUTS,
+    SW_STAGE_GETS_GRADS,
+    SW_STAGE_FORWARD,
+    SW_STAGE_BACKWARD,
+    SW_STAGE_EVENTS
+} sw_stage_event_kind;
+
+struct sw_stage_event {
+    sw_stage_event_kind kind;
+    int32_t turn, group;
+    int32_t grads; /* of gradients and backward passes: where the group's gradients at outputs are, by groups */
+};
+
+/* How many groups a turn has at once: with inputs here, between their forward and their backward pass, and between the
+ * arrival of inputs and the end of the forward pass. */
+struct sw_stage_turn {
+    int64_t inputs, in_flight, received;
+};
+
+struct sw_stage_schedule {
+    struct sw_stage_event *event;
+    int64_t count;
+    struct sw_stage_turn *turn;
+    int64_t grads; /* groups that have gradients at outputs here at once */
+};
+/* Makes the schedule of a stage, for so many groups. The caller destroys it, also after an error. */
+sw_status sw_stage_schedule_create(const struct sw_plan_pipeline *pipeline, int64_t groups,
+                                   struct sw_stage_schedule **out);
+void sw_stage_schedule_destroy(struct sw_stage_schedule *schedule);
+/* Returns the pieces of the slot where a unit's inputs arrive from another stage; 0: none do. */
+int64_t sw_plan_received_pieces(const struct sw_plan *plan, int64_t unit);
 
 /* Chunks of a ring that updates pass through which are kept free for chunks on their way back. */
 enum { SW_RING_CHUNKS_BEHIND = 16 };

@@ -76,7 +76,9 @@ static sw_status make_arrays(struct sw_plan *plan) {
     plan->index = calloc(1, sizeof *plan->index);
     if (plan->placement == NULL || plan->recompute == NULL || plan->index == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for a plan");
-    return SW_OK;
+    return sw_plan_stages(plan) > 1
+               ? sw_stage_schedule_create(&plan->spec.pipeline, sw_plan_groups(plan), &plan->schedule)
+               : SW_OK;
 }
 
 /* Whoever fills in a spec refuses what the exchanges of a tensor group are not written for. */
@@ -126,16 +128,19 @@ static void check_parts(const struct sw_plan_spec *spec) {
     }
 }
 
-/* Whoever fills in a spec refuses what stages are not written for. Each stage but the first and the last computes a
- * block at least; these have the embedding and the head. */
+/* Whoever fills in a spec refuses what stages are not written for. Each virtual stage but the first and the last
+ * computes a block at least; these have the embedding and the head. */
 static void check_pipeline(const struct sw_plan_spec *spec) {
     const struct sw_plan_pipeline *pipeline = &spec->pipeline;
     if (pipeline->stages <= 1)
         return;
+    const int turns = pipeline->turns > 1 ? pipeline->turns : 1, count = pipeline->stages * turns;
     assert(pipeline->stages <= SW_MOST_STAGES && pipeline->stage >= 0 && pipeline->stage < pipeline->stages);
-    assert(pipeline->bound[0] == 0 && pipeline->bound[pipeline->stages] == spec->units->count);
-    for (int s = 0; s < pipeline->stages; s++)
-        assert(pipeline->bound[s] < pipeline->bound[s + 1]);
+    assert(turns <= SW_MOST_VIRTUAL_STAGES && count <= SW_MOST_VIRTUAL_STAGES);
+    assert(turns == 1 || sw_div_up(spec->micro_batches, spec->group) >= pipeline->stages);
+    assert(pipeline->bound[0] == 0 && pipeline->bound[count] == spec->units->count);
+    for (int k = 0; k < count; k++)
+        assert(pipeline->bound[k] < pipeline->bound[k + 1]);
     assert(spec->train && !spec->update_only && spec->experts.ranks <= 1 && spec->secondary_ranks < 2);
     assert(spec->gather == SW_QUANT_NONE && spec->reduce == SW_QUANT_NONE && spec->grads == SW_GRADS_TYPED);
     assert(!spec->tensor.sequence && !spec->tensor.partition_inputs && spec->gathered_bytes == 0 && spec->tally == 0);
@@ -240,6 +245,7 @@ void sw_plan_destroy(struct sw_plan *plan) {
     if (plan->index != NULL)
         free(plan->index->arrays);
     free(plan->index);
+    sw_stage_schedule_destroy(plan->schedule);
     free(plan->slot);
     free(plan->recompute);
     free(plan->spec_arrays);

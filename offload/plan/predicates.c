@@ -54,21 +54,38 @@ int sw_plan_job_rank(const struct sw_plan *plan) {
 }
 
 int sw_plan_stage_of(const struct sw_plan *plan, int64_t unit) {
-    int stage = 0;
-    while (stage + 1 < sw_plan_stages(plan) && unit >= plan->spec.pipeline.bound[stage + 1])
-        stage++;
-    return stage;
+    const int stages = sw_plan_stages(plan), last = stages * sw_plan_turns(plan) - 1;
+    int number = 0;
+    while (number < last && unit >= plan->spec.pipeline.bound[number + 1])
+        number++;
+    return number % stages;
 }
 
-int64_t sw_plan_groups_in_flight(const struct sw_plan *plan) {
-    return sw_plan_stages(plan) == 1
-               ? 1
-               : sw_min_i64(sw_plan_groups(plan), plan->spec.pipeline.stages - plan->spec.pipeline.stage);
+/* Returns the numbers of the turn in which this rank's stage computes a unit; NULL: there are no stages, or another
+ * stage does. */
+static const struct sw_stage_turn *turn_with(const struct sw_plan *plan, int64_t unit) {
+    const int turn = sw_plan_stages(plan) > 1 ? sw_plan_turn_of(plan, unit) : -1;
+    return turn >= 0 ? &plan->schedule->turn[turn] : NULL;
+}
+
+static bool is_received(const struct sw_plan *plan, int64_t unit) {
+    return unit > 0 && unit == sw_plan_first_unit(plan, sw_max_i64(0, sw_plan_turn_of(plan, unit)));
+}
+
+int64_t sw_plan_groups_in_flight(const struct sw_plan *plan, int64_t unit) {
+    const struct sw_stage_turn *turn = turn_with(plan, unit);
+    return turn != NULL ? turn->in_flight : 1;
 }
 
 int64_t sw_plan_input_pieces(const struct sw_plan *plan, int64_t unit) {
-    const bool received = unit > 0 && unit == sw_plan_first_unit(plan);
-    return sw_plan_group(plan) * sw_min_i64(sw_plan_groups(plan), sw_plan_groups_in_flight(plan) + received);
+    const struct sw_stage_turn *turn = turn_with(plan, unit);
+    return turn != NULL && is_received(plan, unit) ? sw_plan_group(plan) * turn->inputs
+                                                   : sw_plan_group(plan) * sw_plan_groups_in_flight(plan, unit);
+}
+
+int64_t sw_plan_received_pieces(const struct sw_plan *plan, int64_t unit) {
+    const struct sw_stage_turn *turn = turn_with(plan, unit);
+    return turn != NULL && is_received(plan, unit) ? sw_plan_group(plan) * turn->received : 0;
 }
 
 bool sw_plan_copies_table(const struct sw_plan *plan) {
@@ -330,6 +347,8 @@ bool sw_plan_units_are_alike(const struct sw_plan *plan, int64_t a, int64_t b) {
     return sw_plan_trains(plan, a) == sw_plan_trains(plan, b) &&
            sw_plan_computes(plan, a) == sw_plan_computes(plan, b) &&
            sw_plan_input_pieces(plan, a) == sw_plan_input_pieces(plan, b) &&
+           sw_plan_received_pieces(plan, a) == sw_plan_received_pieces(plan, b) &&
+           sw_plan_groups_in_flight(plan, a) == sw_plan_groups_in_flight(plan, b) &&
            sw_plan_passes_back(plan, a) == sw_plan_passes_back(plan, b) &&
            sw_plan_trained(plan, a).first_grain == sw_plan_trained(plan, b).first_grain &&
            sw_plan_continues(plan, a) == sw_plan_continues(plan, b) &&

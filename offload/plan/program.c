@@ -26,10 +26,11 @@ static void emit_update(struct sw_builder *b, struct sw_group *group, int64_t un
 /* Begins the update of the next unit that streams before the units between are updated, where it takes no slot nor
  * piece of a ring that they wait for. */
 static void begin_ahead(struct sw_builder *b, struct sw_group *group, int64_t unit, sw_waiting waiting) {
+    const int64_t end = sw_plan_end_unit(b->plan, group->turn);
     int64_t next = unit + 1;
-    while (next + 1 < sw_plan_end_unit(b->plan) && !sw_plan_streams_optimizer(b->plan, next))
+    while (next + 1 < end && !sw_plan_streams_optimizer(b->plan, next))
         next++;
-    if (!group->ahead.begun && next < sw_plan_end_unit(b->plan) && sw_plan_streams_optimizer(b->plan, next) &&
+    if (!group->ahead.begun && next < end && sw_plan_streams_optimizer(b->plan, next) &&
         (next == unit + 1 || sw_build_update_is_apart(b, next)))
         group->ahead = sw_build_update_begin(b, next, waiting, true);
 }
@@ -37,23 +38,22 @@ static void begin_ahead(struct sw_builder *b, struct sw_group *group, int64_t un
 /* Writes down the updates that a stage need not interleave with its first forward pass, before it waits for the stage
  * before: of a tied table, and of its first units whose weights live on the device. Returns the unit after these. */
 static int64_t emit_first_updates(struct sw_builder *b, struct sw_group *group, sw_waiting waiting) {
-    int64_t unit = sw_plan_first_unit(b->plan);
+    const int64_t end = sw_plan_end_unit(b->plan, 0);
+    int64_t unit = sw_plan_first_unit(b->plan, 0);
     if (unit == 0)
         return 0;
     if (sw_plan_trains(b->plan, 0))
         emit_update(b, group, 0, waiting);
-    for (; unit < sw_plan_end_unit(b->plan) && sw_plan_has_whole_on_device(b->plan, unit); unit++)
+    for (; unit < end && sw_plan_has_whole_on_device(b->plan, unit); unit++)
         emit_update(b, group, unit, waiting);
-    sw_build_receive_inputs(b, group);
     return unit;
 }
 
-/* Writes down the first group's forward pass, each unit after its update. Ranks update one unit ahead, so that it is
- * gathered while the one before computes. */
-static void emit_updated_forward(struct sw_builder *b, struct sw_group *group, sw_waiting waiting) {
-    const int64_t first = sw_plan_first_unit(b->plan), end = sw_plan_end_unit(b->plan);
+/* Writes down the first group's forward pass, each unit from `updated` on after its update. Ranks update one unit
+ * ahead, so that it is gathered while the one before computes. */
+static void emit_updated_forward(struct sw_builder *b, struct sw_group *group, sw_waiting waiting, int64_t updated) {
+    const int64_t first = sw_plan_first_unit(b->plan, group->turn), end = sw_plan_end_unit(b->plan, group->turn);
     const bool leads = sw_plan_all_gathers_weights(b->plan, first);
-    int64_t updated = emit_first_updates(b, group, waiting);
     for (int64_t u = first; u < end; u = last_beside(b, u) + 1) {
         int64_t last = last_beside(b, u);
         if (leads && last + 1 < end)
@@ -70,55 +70,72 @@ static void emit_updated_forward(struct sw_builder *b, struct sw_group *group, s
             begin_ahead(b, group, updated - 1, waiting);
         sw_build_forward(b, group, u);
     }
+    if (group->turn + 1 == sw_plan_turns(b->plan) && (b->plan->commit_every_step || b->saves))
+        sw_build_commit(b);
 }
 
-/* Writes down the forward pass of a group, which is after the update of its units or not. */
-static void emit_forward(struct sw_builder *b, struct sw_group *group, sw_waiting waiting) {
-    const int64_t end = sw_min_i64(sw_plan_end_unit(b->plan), head_of(b));
-    if (waiting != SW_WAITING_NOTHING) {
-        emit_updated_forward(b, group, waiting);
-        if (b->plan->commit_every_step || b->saves)
-            sw_build_commit(b);
-        return;
-    }
-    for (int64_t u = sw_plan_first_unit(b->plan); u < end; u = last_beside(b, u) + 1)
+/* Writes down the forward pass of a group, whose units are updated. */
+static void emit_forward(struct sw_builder *b, struct sw_group *group) {
+    const int64_t end = sw_min_i64(sw_plan_end_unit(b->plan, group->turn), head_of(b));
+    for (int64_t u = sw_plan_first_unit(b->plan, group->turn); u < end; u = last_beside(b, u) + 1)
         sw_build_forward(b, group, u);
 }
 
-/* Returns a group of a program by its number. Two that follow each other have places of their own for their inputs. */
-static struct sw_group group_at(const struct sw_builder *b, const struct sw_group *like, int64_t number) {
+/* Returns a group of a program by its number, in a turn. Its inputs have a place of their own in the turn. */
+static struct sw_group group_at(const struct sw_builder *b, const struct sw_group *like, int turn, int64_t number) {
     const int64_t size = sw_plan_group(b->plan);
     struct sw_group group = *like;
     group.number = number;
+    group.turn = turn;
     group.first = number * size;
     group.count = sw_min_i64(size, b->plan->spec.micro_batches - group.first);
-    group.at += number % 2 * size;
+    group.at += (turn * sw_plan_groups(b->plan) + number) * size;
     return group;
 }
 
-/* Writes down the passes of a stage. It begins with the forward passes of as many groups as stages are behind it; then
- * each group's forward pass is followed by the backward pass of the oldest group that has none (PipeDream-flush, arXiv
- * 2006.09503). The inputs of the next group are received while a backward pass runs. */
+static void keep_table(struct sw_accumulator *table, struct sw_accumulator of_pass) {
+    if (of_pass.slot >= 0)
+        *table = of_pass;
+}
+
+/* Writes down what a stage of a pipeline does, in its schedule's order: for training, or the forward passes of an
+ * evaluation, each of which the head's follows. */
 static void emit_stage(struct sw_builder *b, const struct sw_group *like, sw_waiting waiting) {
-    const int64_t groups = sw_plan_groups(b->plan), ahead = sw_plan_groups_in_flight(b->plan) - 1;
-    const bool begins = sw_plan_first_unit(b->plan) == 0, ends = sw_plan_end_unit(b->plan) > head_of(b);
-    for (int64_t number = 0; number < groups + ahead; number++) {
-        const int64_t oldest = number - ahead;
-        struct sw_group group = group_at(b, like, number % groups), next = group_at(b, like, (number + 1) % groups);
-        /* With an update, the receipt is written down behind the first units' updates. */
-        if (number < groups) {
-            const bool updates = number == 0 && waiting != SW_WAITING_NOTHING;
-            if (!begins && !updates && number <= ahead)
-                sw_build_receive_inputs(b, &group);
-            emit_forward(b, &group, updates ? waiting : SW_WAITING_NOTHING);
+    const struct sw_stage_schedule *schedule = b->plan->schedule;
+    struct sw_group begin = *like;
+    struct sw_accumulator table = {.slot = -1};
+    const int64_t updated = waiting != SW_WAITING_NOTHING ? emit_first_updates(b, &begin, waiting) : 0;
+    for (int64_t i = 0; i < schedule->count; i++) {
+        const struct sw_stage_event *event = &schedule->event[i];
+        struct sw_group group = group_at(b, like, event->turn, event->group);
+        const bool ends = sw_plan_end_unit(b->plan, event->turn) > head_of(b);
+        group.grads = event->grads * sw_plan_group(b->plan);
+        switch (event->kind) {
+        case SW_STAGE_GETS_OUTPUTS: sw_build_receive_inputs(b, &group); break;
+        case SW_STAGE_FORWARD:
+            if (event->group == 0 && waiting != SW_WAITING_NOTHING)
+                emit_updated_forward(b, &group, waiting,
+                                     event->turn == 0 ? updated : sw_plan_first_unit(b->plan, event->turn));
+            else
+                emit_forward(b, &group);
             if (!ends)
                 sw_build_send_outputs(b, &group);
+            else if (!group.train)
+                sw_build_inference_head(b, &group, SW_OP_COMPUTE_LOSS);
+            break;
+        case SW_STAGE_GETS_GRADS:
+            if (group.train)
+                sw_build_receive_grads(b, &group);
+            break;
+        default:
+            if (group.train)
+                keep_table(&table, sw_build_backward(b, &group));
         }
-        if (oldest < 0)
-            continue;
-        struct sw_group back = group_at(b, like, oldest);
-        sw_build_backward(b, &back, !begins && number + 1 < groups ? &next : NULL);
     }
+    /* Last of all, as in the first stage, which has the other part of the sum. */
+    const struct sw_group last = group_at(b, like, sw_plan_turns(b->plan) - 1, sw_plan_groups(b->plan) - 1);
+    if (table.slot >= 0)
+        sw_build_end_acc(b, 0, &last, table);
 }
 
 static void emit_train(struct sw_builder *b, struct sw_group *group, sw_waiting waiting) {
@@ -135,9 +152,12 @@ static void emit_train(struct sw_builder *b, struct sw_group *group, sw_waiting 
     if (sw_plan_stages(b->plan) > 1)
         emit_stage(b, group, waiting);
     for (int64_t number = 0; sw_plan_stages(b->plan) == 1 && number < sw_plan_groups(b->plan); number++) {
-        struct sw_group now = group_at(b, group, number);
-        emit_forward(b, &now, number == 0 ? waiting : SW_WAITING_NOTHING);
-        sw_build_backward(b, &now, NULL);
+        struct sw_group now = group_at(b, group, 0, number);
+        if (number == 0 && waiting != SW_WAITING_NOTHING)
+            emit_updated_forward(b, &now, waiting, 0);
+        else
+            emit_forward(b, &now);
+        (void)sw_build_backward(b, &now);
     }
     sw_build_sums_of_shard(b);
     if (sw_plan_job_ranks(b->plan) > 1)
@@ -162,15 +182,14 @@ static void emit_flush(struct sw_builder *b, sw_waiting waiting) {
 static void emit_inference(struct sw_builder *b, struct sw_group *group, sw_op_kind kind, int64_t micros) {
     b->state_age = 1;
     sw_build_tokens(b, micros);
-    for (group->first = 0; group->first < micros; group->first += group->count, group->number++) {
-        group->count = sw_min_i64(sw_plan_group(b->plan), micros - group->first);
-        if (sw_plan_first_unit(b->plan) > 0)
-            sw_build_receive_inputs(b, group);
-        emit_forward(b, group, SW_WAITING_NOTHING);
-        if (sw_plan_end_unit(b->plan) > head_of(b))
-            sw_build_inference_head(b, group, kind);
-        else
-            sw_build_send_outputs(b, group);
+    if (sw_plan_stages(b->plan) > 1)
+        emit_stage(b, group, SW_WAITING_NOTHING);
+    for (int64_t number = 0; sw_plan_stages(b->plan) == 1 && number < sw_div_up(micros, sw_plan_group(b->plan));
+         number++) {
+        struct sw_group now = group_at(b, group, 0, number);
+        now.count = sw_min_i64(now.count, micros - now.first);
+        emit_forward(b, &now);
+        sw_build_inference_head(b, &now, kind);
     }
     if (sw_plan_job_ranks(b->plan) > 1)
         sw_build_exchange_summary(b, false);
@@ -206,7 +225,7 @@ static sw_status emit(struct sw_builder *b, sw_program_kind kind) {
         b->unit_ring[0].holds[k] = b->unit_ring[1].holds[k] = -1;
     b->typed_slot_holds = -1;
     struct sw_group group = {0};
-    group.at = calloc(2 * (size_t)sw_plan_group(plan), sizeof *group.at);
+    group.at = calloc((size_t)(sw_plan_turns(plan) * sw_plan_groups(plan) * sw_plan_group(plan)), sizeof *group.at);
     struct sw_operand *const at = group.at;
     if (at == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the plan's ops");

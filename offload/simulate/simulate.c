@@ -772,8 +772,8 @@ static sw_status begin(struct simulator *s, const struct pricing *pricing, doubl
         }
         *out_busiest_s = greater(*out_busiest_s, busy_s);
         if (which == SW_LANE_COMPUTE)
-            s->bubble_s =
-                (double)(sw_plan_stages(pricing->plan) - 1) * passes_s / (double)sw_plan_groups(pricing->plan);
+            s->bubble_s = (double)(sw_plan_stages(pricing->plan) - 1) * passes_s /
+                          (double)(sw_plan_groups(pricing->plan) * sw_plan_turns(pricing->plan));
         s->marker = count > s->lane[s->marker].count ? which : s->marker;
     }
     s->due = s->active;

@@ -1,6 +1,6 @@
-/* Trainings by the stages of a pipeline, which are threads of this process: at one split, every ZeRO stage with its
- * state on every tier and every order give the same bits, and the losses are those of one rank but for the order of
- * sums. */
+/* Trainings by the stages of a pipeline, which are threads of this process: every ZeRO stage with its state on every
+ * tier and every order give the same bits, interleaved or not, and the losses are those of one rank but for the order
+ * of sums. */
 #include "core/clock.h"
 #include "tests/e2e/same_bits.h"
 #include "tests/equipment/must.h"
@@ -33,11 +33,14 @@ enum {
 #define RELATIVE_ERROR 1e-5
 #define ERROR_OF_16_BITS 1e-2
 
-/* One case: data ranks and stages, and the units at which these begin. */
+/* One case: data ranks and stages, and the units at which these begin; and, where variants interleave the stages, their
+ * turns, and where the virtual stages begin. */
 struct training {
     const struct sw_model_config *config; /* NULL: the tied one of four blocks */
     int data_ranks, stages;
     int32_t bound[MOST_RANKS + 1];
+    int turns; /* 0: none are interleaved */
+    int32_t virtual_bound[MOST_RANKS + 1];
     sw_dtype type;
     sw_optimizer_format optimizer;
     int variants;
@@ -68,6 +71,11 @@ static struct harness_spec spec_of(const struct job *job) {
         spec.infinite_step = t->skips && self->rank == self->ranks - 1 ? INFINITE_STEP : 0;
     }
     return spec;
+}
+
+static void interleave(const struct training *t, struct harness_spec *spec) {
+    spec->pipeline.turns = t->turns;
+    memcpy(spec->pipeline.bound, t->virtual_bound, sizeof t->virtual_bound);
 }
 
 static void note(struct job *job, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -153,6 +161,8 @@ static sw_status try_variant(struct job *job, const struct same_trace *reference
     snprintf(place, sizeof place, "weights=%s,grads=%s,optimizer=%s,acts=%s", sw_tier_name((sw_tier)weights),
              sw_tier_name((sw_tier)grads), sw_tier_name((sw_tier)optimizer),
              sw_tier_name((sw_tier)((variant + 2 * zero) % SW_TIERS)));
+    if (job->training->turns > 1)
+        interleave(job->training, &spec);
     spec.place = place;
     spec.zero = zero;
     spec.chunk_grains = 1 + variant % 4;
@@ -339,6 +349,32 @@ static void an_untied_model_gives_the_same_bits(void **state) {
                                     .variants = 4});
 }
 
+/* Two and three turns, whose groups of two micro-batches make rounds of stages or do not. */
+static void interleaved_stages_give_the_same_bits(void **state) {
+    check(state, &(struct training){.data_ranks = 1,
+                                    .stages = 2,
+                                    .bound = {0, 3, 6},
+                                    .turns = 2,
+                                    .virtual_bound = {0, 1, 3, 4, 6},
+                                    .type = SW_F32,
+                                    .variants = 6});
+    check(state, &(struct training){.data_ranks = 2,
+                                    .stages = 2,
+                                    .bound = {0, 4, 6},
+                                    .turns = 3,
+                                    .virtual_bound = {0, 1, 2, 3, 4, 5, 6},
+                                    .type = SW_F32,
+                                    .optimizer = SW_OPTIMIZER_8BIT,
+                                    .variants = 4});
+    check(state, &(struct training){.data_ranks = 1,
+                                    .stages = 3,
+                                    .bound = {0, 2, 4, 6},
+                                    .turns = 2,
+                                    .virtual_bound = {0, 1, 2, 3, 4, 5, 6},
+                                    .type = SW_BF16,
+                                    .variants = 4});
+}
+
 /* Draws a model, its stages and the number of data ranks, all of which decide the bits. */
 static struct training draw_training(uint64_t *counter) {
     static const sw_dtype types[] = {SW_F32, SW_BF16, SW_F16};
@@ -445,6 +481,8 @@ static void wait_as_rank(void *context, int rank) {
     sw_status status = sw_comm_open(&job.comm);
     if (status == SW_OK) {
         struct harness_spec spec = spec_of(&job);
+        if (waiting->training.turns > 1)
+            interleave(&waiting->training, &spec);
         spec.wrap = slow_down;
         status = time_steps(&spec, &waiting->step[rank]);
     }
@@ -453,10 +491,12 @@ static void wait_as_rank(void *context, int rank) {
     sw_comm_close(job.comm);
 }
 
-/* (p - 1) / (m + p - 1) of a step, and what threads take to wake up. */
+/* (p - 1) / (v m + p - 1) of a step with v turns, and what threads take to wake up. */
 static void stages_wait_as_long_as_1f1b_says(void **state) {
-    struct waiting pipelines[] = {{.training = {.data_ranks = 1, .stages = 2, .bound = {0, 3, 6}}},
-                                  {.training = {.data_ranks = 1, .stages = 4, .bound = {0, 2, 3, 4, 6}}}};
+    struct waiting pipelines[] = {
+        {.training = {.data_ranks = 1, .stages = 2, .bound = {0, 3, 6}}},
+        {.training = {.data_ranks = 1, .stages = 2, .turns = 2, .virtual_bound = {0, 2, 3, 4, 6}}},
+        {.training = {.data_ranks = 1, .stages = 4, .bound = {0, 2, 3, 4, 6}}}};
     const struct job job = {.training = &pipelines[0].training};
     struct harness_spec spec = spec_of(&job);
     struct harness harness;
@@ -467,6 +507,7 @@ static void stages_wait_as_long_as_1f1b_says(void **state) {
     harness_close(&harness);
     for (size_t i = 0; i < sizeof pipelines / sizeof pipelines[0]; i++) {
         const int stages = pipelines[i].training.stages;
+        const int turns = pipelines[i].training.turns > 1 ? pipelines[i].training.turns : 1;
         assert_int_equal(sw_comm_run_threads(stages, wait_as_rank, &pipelines[i]), SW_OK);
         double step_s = 0.0, idle = 0.0;
         for (int rank = 0; rank < stages; rank++) {
@@ -474,10 +515,11 @@ static void stages_wait_as_long_as_1f1b_says(void **state) {
             idle += pipelines[i].step[rank].idle / stages;
         }
         const double passes_s = 3e-9 * (double)forward_ns() * BLOCKS / stages * MICRO_BATCHES;
-        const double bubble = 1.0 - passes_s / step_s, ideal = (stages - 1.0) / (MICRO_BATCHES + stages - 1.0);
-        print_message("# %d stages, %d micro-batches: they wait for %.1f%% of a step, by (p-1)/(m+p-1) %.1f%%; the log "
-                      "says %.1f%%\n",
-                      stages, MICRO_BATCHES, 100.0 * bubble, 100.0 * ideal, 100.0 * idle);
+        const double bubble = 1.0 - passes_s / step_s, ideal = (stages - 1.0) / (turns * MICRO_BATCHES + stages - 1.0);
+        print_message("# %d stages of %s, %d micro-batches: they wait for %.1f%% of a step, by (p-1)/(v m+p-1) %.1f%%; "
+                      "the log says %.1f%%\n",
+                      stages, turns == 1 ? "1 turn" : "2 turns", MICRO_BATCHES, 100.0 * bubble, 100.0 * ideal,
+                      100.0 * idle);
         assert_true(bubble > ideal - 0.02 && bubble < ideal + 0.15);
         /* A sleep may end late, which counts as computing; and steps' times are those of each rank. */
         assert_true(idle <= bubble + 0.02 && idle > ideal - 0.02);
@@ -494,6 +536,7 @@ int main(void) {
         in_directory(each_unit_may_be_a_stage),
         in_directory(an_untied_model_gives_the_same_bits),
         in_directory(ways_drawn_by_chance_give_the_same_bits),
+        in_directory(interleaved_stages_give_the_same_bits),
         cmocka_unit_test(stages_wait_as_long_as_1f1b_says),
     };
     if (getenv("SW_TEST_FILTER") != NULL)

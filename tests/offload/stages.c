@@ -1,5 +1,6 @@
-/* Plans of all stages of a pipeline, random as the others: each is proven by the checker, what stages send and receive
- * meets in one order, none waits for ever, all units are updated, and no stage keeps more than the schedule says. */
+/* Plans of all stages of a pipeline, random as the others, interleaved or not: each is proven by the checker, what
+ * stages send and receive meets in one order, none waits for ever, all units are updated, and no stage keeps more than
+ * the schedule says. */
 #include "core/size.h"
 #include "offload/plan/plan.h"
 #include "offload/plan/plan_private.h"
@@ -10,7 +11,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MODELS = 600, MOST_UNITS = 9, MOST_GRAINS = 12, MOST_STAGES = 6, MOST_DATA_RANKS = 3, SEED = 1 };
+enum {
+    MODELS = 600,
+    MOST_UNITS = 11,
+    MOST_GRAINS = 12,
+    MOST_STAGES = 6,
+    MOST_TURNS = 4,
+    MOST_DATA_RANKS = 3,
+    SEED = 1
+};
 
 struct stages {
     int count;
@@ -25,13 +34,15 @@ static const struct sw_op *next_op(const struct stages *s, int stage) {
                                                             : NULL;
 }
 
-/* Returns the stage that an op's counterpart is in; -1: it is among the ranks of a stage, or of all. */
+/* Returns the stage that an op's counterpart is in; -1: it is among the ranks of a stage, or of all. The last stage
+ * gives outputs to the first, for its next turn. */
 static int counterpart(const struct stages *s, int stage, const struct sw_op *op) {
     if (op->kind == SW_OP_SUM_TABLE)
         return stage == 0 ? s->count - 1 : 0;
     if (op->kind != SW_OP_SEND && op->kind != SW_OP_RECEIVE)
         return -1;
-    return (op->kind == SW_OP_SEND) == (op->content == SW_CONTENT_BLOCK_OUTPUT) ? stage + 1 : stage - 1;
+    const int next = (op->kind == SW_OP_SEND) == (op->content == SW_CONTENT_BLOCK_OUTPUT) ? 1 : s->count - 1;
+    return (stage + next) % s->count;
 }
 
 static bool meet(const struct sw_op *one, const struct sw_op *other) {
@@ -55,7 +66,6 @@ static bool advance(struct stages *s, uint64_t seed) {
             moved = true;
             continue;
         }
-        assert_in_range(with, 0, s->count - 1);
         const struct sw_op *other = next_op(s, with);
         if (other == NULL || counterpart(s, with, other) != stage)
             continue;
@@ -114,33 +124,58 @@ static void check_work(const struct stages *s, uint64_t seed) {
     }
 }
 
-/* A stage keeps the inputs and intermediates of as many groups as stages are from it to the last one. */
+/* Returns the most groups of which a stage keeps what the backward pass of a turn needs. Without further turns they are
+ * as many as stages are from it to the last one. With them, a stage runs so many forward passes before the first
+ * backward pass, and a group's backward pass comes by more or fewer passes later by its turn; of this run of passes the
+ * turn has its part. Rounds that differ by a group add one for each other turn. */
+static int64_t most_in_flight(const struct sw_plan *plan, int turn) {
+    const int64_t behind = sw_plan_stages(plan) - 1 - plan->spec.pipeline.stage, groups = sw_plan_groups(plan);
+    const int64_t rounds = sw_max_i64(1, groups / sw_plan_stages(plan)), round = sw_div_up(groups, rounds);
+    const int64_t turns = sw_plan_turns(plan), ahead = sw_min_i64(turns * groups, 2 * behind + (turns - 1) * round);
+    const int64_t passes = ahead + (turns - 1 - 2 * turn) * round + 1;
+    const int64_t part = passes / (turns * round) * round + sw_min_i64(round, passes % (turns * round));
+    return sw_min_i64(groups, turns == 1 ? behind + 1 : part + (groups % rounds > 0 ? turns - 1 : 0));
+}
+
 static void check_memory(const struct stages *s) {
     for (int stage = 0; stage < s->count; stage++) {
         const struct sw_plan *plan = s->plan[stage];
-        const int64_t groups = sw_min_i64(sw_plan_groups(plan), s->count - stage), group = sw_plan_group(plan);
+        const int64_t group = sw_plan_group(plan), groups = sw_plan_groups(plan);
         for (int32_t i = 0; i < plan->slot_count; i++) {
             const struct sw_slot *slot = &plan->slot[i];
             if (slot->unit < 0)
                 continue;
             assert_true(sw_plan_holds(plan, slot->unit));
-            if (i == plan->index->of_unit[SLOT_INPUT][slot->unit]) {
-                const bool received = slot->unit == sw_plan_first_unit(plan);
-                assert_int_equal(slot->pieces, group * sw_min_i64(sw_plan_groups(plan), groups + received));
-            }
+            const int turn = sw_plan_turn_of(plan, slot->unit);
+            const bool received = turn >= 0 && slot->unit > 0 && slot->unit == sw_plan_first_unit(plan, turn);
+            const int64_t most = turn >= 0 ? most_in_flight(plan, turn) : 0, pieces = slot->pieces / group;
+            const int64_t arriving = received ? sw_min_i64(2, sw_plan_turns(plan)) : 0;
+            if (i == plan->index->of_unit[SLOT_INPUT][slot->unit])
+                assert_in_range(pieces, 1, sw_min_i64(groups, most + arriving));
+            if (i == plan->index->of_unit[SLOT_INPUT][slot->unit] && sw_plan_turns(plan) == 1)
+                assert_int_equal(pieces, sw_min_i64(groups, most + arriving));
             if (i == plan->index->of_unit[SLOT_SAVED][slot->unit])
-                assert_int_equal(slot->pieces, group * groups);
+                assert_in_range(pieces, sw_plan_turns(plan) == 1 ? most : 1, most);
         }
     }
 }
 
+static int least(int64_t a, int64_t b) {
+    return (int)sw_min_i64(a, b);
+}
+
 static void draw_bounds(struct plans_random *random, struct sw_plan_spec *spec) {
-    const int units = (int)spec->units->count,
-              stages = (int)plans_draw(random, 2, units < MOST_STAGES ? units : MOST_STAGES);
+    const int units = (int)spec->units->count, groups = (int)sw_div_up(spec->micro_batches, spec->group);
+    const int most = least(units, MOST_STAGES), most_interleaved = least(least(units / 2, groups), MOST_STAGES);
+    const bool interleaves = plans_draw(random, 0, 1) == 0 && most_interleaved >= 2;
+    const int stages = (int)plans_draw(random, 2, interleaves ? most_interleaved : most);
+    const int turns = interleaves ? (int)plans_draw(random, 2, least(units / stages, MOST_TURNS)) : 1;
+    const int count = stages * turns;
     spec->pipeline.stages = stages;
-    for (int s = 1; s < stages; s++)
-        spec->pipeline.bound[s] = (int32_t)plans_draw(random, spec->pipeline.bound[s - 1] + 1, units - stages + s);
-    spec->pipeline.bound[stages] = units;
+    spec->pipeline.turns = turns;
+    for (int k = 1; k < count; k++)
+        spec->pipeline.bound[k] = (int32_t)plans_draw(random, spec->pipeline.bound[k - 1] + 1, units - count + k);
+    spec->pipeline.bound[count] = units;
 }
 
 static struct sw_plan_spec draw_spec(struct plans_random *random, struct sw_units **units) {
@@ -170,7 +205,12 @@ static struct sw_plan_spec draw_spec(struct plans_random *random, struct sw_unit
     return spec;
 }
 
-static void try_random_model(uint64_t seed, int *tied, int *tensor) {
+/* How many of the models have what. */
+struct drawn {
+    int tied, tensor, interleaved;
+};
+
+static void try_random_model(uint64_t seed, struct drawn *drawn) {
     struct plans_random random = {.seed = seed};
     struct sw_units *units;
     struct sw_plan_spec spec = draw_spec(&random, &units);
@@ -188,8 +228,9 @@ static void try_random_model(uint64_t seed, int *tied, int *tensor) {
     check_meetings(&s, SW_PROGRAM_LOSS, seed);
     check_work(&s, seed);
     check_memory(&s);
-    *tied += units->tied;
-    *tensor += spec.tensor.ranks > 1;
+    drawn->tied += units->tied;
+    drawn->tensor += spec.tensor.ranks > 1;
+    drawn->interleaved += spec.pipeline.turns > 1;
     for (int stage = 0; stage < s.count; stage++)
         sw_plan_destroy(s.plan[stage]);
     sw_units_destroy(units);
@@ -197,14 +238,53 @@ static void try_random_model(uint64_t seed, int *tied, int *tensor) {
 
 static void plans_of_stages_fit_together(void **state) {
     (void)state;
-    int tied = 0, tensor = 0;
+    struct drawn drawn = {0};
     for (uint64_t seed = SEED; seed < SEED + MODELS; seed++)
-        try_random_model(seed, &tied, &tensor);
-    printf("# %d of %d models are tied, %d have tensor groups\n", tied, MODELS, tensor);
-    assert_true(tied > MODELS / 3 && tensor > MODELS / 5);
+        try_random_model(seed, &drawn);
+    printf("# %d of %d models are tied, %d have tensor groups, %d interleave stages\n", drawn.tied, MODELS,
+           drawn.tensor, drawn.interleaved);
+    assert_true(drawn.tied > MODELS / 3 && drawn.tensor > MODELS / 5 && drawn.interleaved > MODELS / 5);
+}
+
+/* A stage has each pass once, a forward pass before its backward pass, and before either what it needs of others. */
+static void check_schedule(int stages, int turns, int groups, int stage) {
+    const struct sw_plan_pipeline pipeline = {.stages = stages, .stage = stage, .turns = turns};
+    const int64_t total = (int64_t)turns * groups, ends = stage + 1 == stages ? groups : 0;
+    unsigned char *seen = calloc((size_t)total, 1); /* bits: events */
+    struct sw_stage_schedule *schedule;
+    assert_non_null(seen);
+    must(sw_stage_schedule_create(&pipeline, groups, &schedule));
+    assert_int_equal(schedule->count, 4 * total - (stage == 0 ? groups : 0) - ends);
+    for (int64_t i = 0; i < schedule->count; i++) {
+        const struct sw_stage_event *event = &schedule->event[i];
+        unsigned char *at = &seen[event->turn * groups + event->group];
+        const bool first = stage + event->turn == 0, last = stage + 1 == stages && event->turn + 1 == turns;
+        const unsigned needs[SW_STAGE_EVENTS] = {[SW_STAGE_GETS_GRADS] = 1U << SW_STAGE_FORWARD,
+                                                 [SW_STAGE_FORWARD] = first ? 0 : 1U << SW_STAGE_GETS_OUTPUTS,
+                                                 [SW_STAGE_BACKWARD] =
+                                                     1U << SW_STAGE_FORWARD | (last ? 0 : 1U << SW_STAGE_GETS_GRADS)};
+        assert_int_equal(*at & (1U << event->kind), 0);
+        assert_int_equal(*at & needs[event->kind], needs[event->kind]);
+        assert_in_range(event->grads, 0, schedule->grads - 1);
+        *at |= (unsigned char)(1U << event->kind);
+    }
+    free(seen);
+    sw_stage_schedule_destroy(schedule);
+}
+
+/* Schedules of all small numbers exist: each stage has all passes and gets what these need before them. */
+static void schedules_of_all_sizes_exist(void **state) {
+    enum { STAGES = 8, TURNS = 4, ROUNDS = 4 };
+    (void)state;
+    for (int stages = 2; stages <= STAGES; stages++)
+        for (int turns = 1; turns <= TURNS; turns++)
+            for (int groups = turns == 1 ? 1 : stages; groups <= ROUNDS * stages + 1; groups++)
+                for (int stage = 0; stage < stages; stage++)
+                    check_schedule(stages, turns, groups, stage);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(plans_of_stages_fit_together)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(plans_of_stages_fit_together),
+                                       cmocka_unit_test(schedules_of_all_sizes_exist)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
