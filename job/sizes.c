@@ -108,6 +108,8 @@ static struct sw_job_change with_stages(const struct sw_job *job, int64_t stages
     struct sw_job_change change = {.settings = *job->settings, .resolves = true};
     change.settings.pipeline = stages;
     change.settings.pipeline_split = NULL;
+    if (stages == 1) /* which has no turns */
+        change.settings.pipeline_interleave = 1;
     if (change.settings.micro_batch_open)
         change.settings.micro_batch = SW_OPTION_AUTO;
     return change;

@@ -90,6 +90,20 @@ static void name_stages(int64_t before, struct sw_settings *settings) {
         settings->pipeline = before;
 }
 
+/* Keeps the run's turns and split if there still are as many stages and the edit named nothing else. Other stages have
+ * one turn, or those of the split that it named. */
+static sw_status keep_stages(const struct sw_run *run, int unnamed, struct sw_settings *settings) {
+    const bool same_stages = sw_split_stages(run->split) == sw_settings_stages(settings);
+    const bool splits = strcmp(settings->pipeline_split, "auto") != 0;
+    if (settings->pipeline_interleave == unnamed && splits)
+        settings->pipeline_interleave = sw_split_turns(settings->pipeline_split);
+    else if (settings->pipeline_interleave == unnamed)
+        settings->pipeline_interleave = same_stages ? sw_split_turns(run->split) : 1;
+    return same_stages && sw_split_turns(run->split) == sw_settings_turns(settings)
+               ? sw_settings_keep_split(run->split, settings)
+               : SW_OK;
+}
+
 /* Applies the edit, and notes what the user named now: only named budgets may exceed the available memory, and only an
  * unnamed chunk size may be raised. */
 static sw_status apply_change(const struct sw_run_change *change, const struct sw_ranks *ranks, struct sw_run *run) {
@@ -113,6 +127,7 @@ static sw_status apply_change(const struct sw_run_change *change, const struct s
     const int64_t stages = settings->pipeline;
     settings->pipeline = 0;
     SW_TRY(sw_settings_set_split("auto", settings));
+    settings->pipeline_interleave = UNNAMED;
     const int optimizer = settings->tuning.optimizer;
     char *optimizer_for = (char *)settings->tuning.optimizer_for;
     if (optimizer_for != NULL)
@@ -124,8 +139,8 @@ static sw_status apply_change(const struct sw_run_change *change, const struct s
     if (status == SW_OK)
         status = named_one;
     name_stages(stages, settings);
-    if (status == SW_OK && sw_split_stages(run->split) == sw_settings_stages(settings))
-        status = sw_settings_keep_split(run->split, settings);
+    if (status == SW_OK)
+        status = keep_stages(run, UNNAMED, settings);
     if (sw_tensor_is_open(settings))
         settings->tensor = run->tensor_ranks / run->expert_ranks;
     for (int i = 0; i < NUMBERS; i++) {

@@ -3,18 +3,23 @@
 #include "core/size.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Layers of each stage. */
+/* Layers of each virtual stage: of each stage in its first turn, in its second, and so on. */
 struct split {
-    int stages;
-    int64_t layers[SW_MOST_STAGES];
+    int count, row; /* numbers; and those before the first +, or all */
+    int64_t layers[SW_MOST_VIRTUAL_STAGES];
 };
 
 int64_t sw_settings_stages(const struct sw_settings *settings) {
     return sw_max_i64(1, settings->pipeline);
+}
+
+int64_t sw_settings_turns(const struct sw_settings *settings) {
+    return sw_settings_stages(settings) > 1 ? sw_max_i64(1, settings->pipeline_interleave) : 1;
 }
 
 int64_t sw_settings_stage_ranks(const struct sw_settings *settings) {
@@ -31,9 +36,16 @@ const char *sw_settings_split(const struct sw_settings *settings) {
 
 int64_t sw_split_stages(const char *split) {
     int64_t stages = 1;
-    for (const char *at = split; *at != '\0'; at++)
+    for (const char *at = split; *at != '\0' && *at != '+'; at++)
         stages += *at == ',';
     return stages;
+}
+
+int64_t sw_split_turns(const char *split) {
+    int64_t turns = 1;
+    for (const char *at = split; *at != '\0'; at++)
+        turns += *at == '+';
+    return turns;
 }
 
 sw_status sw_settings_set_split(const char *split, struct sw_settings *settings) {
@@ -54,29 +66,58 @@ sw_status sw_settings_keep_split(const char *split, struct sw_settings *settings
     return is_auto(settings) && split[0] != '\0' ? sw_settings_set_split(split, settings) : SW_OK;
 }
 
-/* Parses "12,10,10". Returns false where that is no list of at most SW_MOST_STAGES numbers. */
+/* Parses "12,10,10" or "6,5,5+6,5,5". Returns false where that is no list of at most SW_MOST_VIRTUAL_STAGES numbers, or
+ * its rows differ in length. */
 static bool parse_split(const char *text, struct split *out) {
+    int in_row = 0;
     *out = (struct split){0};
     for (;;) {
         char *end;
         const long long layers = strtoll(text, &end, 10);
-        if (end == text || layers < 0 || layers > SW_MOST_LAYERS || out->stages == SW_MOST_STAGES)
+        if (end == text || layers < 0 || layers > SW_MOST_LAYERS || out->count == SW_MOST_VIRTUAL_STAGES)
             return false;
-        out->layers[out->stages++] = layers;
+        out->layers[out->count++] = layers;
+        in_row++;
+        if (*end != ',' && out->row == 0)
+            out->row = in_row;
+        if (*end != ',' && out->row != in_row)
+            return false;
         if (*end == '\0')
             return true;
-        if (*end != ',')
+        if (*end != ',' && *end != '+')
             return false;
+        in_row = *end == '+' ? 0 : in_row;
         text = end + 1;
     }
+}
+
+/* Tells whether a split has the stages and turns of the settings; the turns' rows may follow each other without +. */
+static bool is_of(const struct split *split, const struct sw_settings *settings) {
+    const int64_t stages = sw_settings_stages(settings);
+    return split->count == stages * sw_settings_turns(settings) && (split->row == split->count || split->row == stages);
+}
+
+/* Writes "2 stages of --pipeline", or of several turns "4 runs of layers of --pipeline 2 --pipeline-interleave 2". */
+enum { PARTS_CHARS = 96 };
+static const char *name_parts(const struct sw_settings *s, char out[PARTS_CHARS]) {
+    const long long stages = sw_settings_stages(s), turns = sw_settings_turns(s);
+    if (turns == 1)
+        snprintf(out, PARTS_CHARS, "%lld stages of --pipeline", stages);
+    else
+        snprintf(out, PARTS_CHARS, "%lld runs of layers of --pipeline %lld --pipeline-interleave %lld", stages * turns,
+                 stages, turns);
+    return out;
 }
 
 static sw_status read_split(const struct sw_settings *s, struct split *out) {
     return parse_split(s->pipeline_split, out)
                ? SW_OK
                : sw_fail(SW_ERR_ARG,
-                         "--pipeline-split '%s' must be the number of layers of each stage, such as 12,10,10, or auto",
-                         s->pipeline_split);
+                         "--pipeline-split '%s' must be the number of layers of each stage, such as 12,10,10, or "
+                         "auto%s",
+                         s->pipeline_split,
+                         sw_settings_turns(s) > 1 ? "; interleaved, of each stage in each turn, such as 6,5,5+6,5,5"
+                                                  : "");
 }
 
 /* Checks a split without a number of stages: an edit of a run may leave that number to the split. */
@@ -88,7 +129,7 @@ static sw_status check_lone_split(const struct sw_settings *s) {
                        "--pipeline auto chooses the stages and their layers, and --pipeline-split %s names "
                        "them; leave one of them out",
                        s->pipeline_split);
-    if (split.stages == 1)
+    if (split.row == 1)
         return sw_fail(SW_ERR_ARG,
                        "--pipeline-split %s has one stage, and a pipeline has two or more; give the layers "
                        "of each, or leave it out",
@@ -97,7 +138,17 @@ static sw_status check_lone_split(const struct sw_settings *s) {
                             : sw_fail(SW_ERR_ARG,
                                       "--pipeline-split %s has the layers of %d stages; give --pipeline %d "
                                       "too, or leave it out",
-                                      s->pipeline_split, split.stages, split.stages);
+                                      s->pipeline_split, split.row, split.row);
+}
+
+/* Refuses turns without stages, unless an edit of a run leaves the stages to the run, or they are to be chosen. */
+static sw_status check_lone_turns(const struct sw_settings *s) {
+    return s->pipeline != 1 || s->pipeline_interleave <= 1
+               ? SW_OK
+               : sw_fail(SW_ERR_ARG,
+                         "--pipeline-interleave %lld gives each stage of a pipeline several runs of layers; give "
+                         "--pipeline N too, or leave it out",
+                         (long long)s->pipeline_interleave);
 }
 
 /* Refuses flags that fix what --pipeline auto compares, or leave another size open. */
@@ -141,20 +192,27 @@ sw_status sw_settings_check_pipeline(const struct sw_settings *s) {
         {s->smallest_machine, "--smallest-machine"},
     };
     struct split split;
+    char parts[PARTS_CHARS];
     if (s->pipeline == SW_OPTION_AUTO)
         SW_TRY(check_open(s));
+    SW_TRY(check_lone_turns(s));
     if (sw_settings_stages(s) == 1)
         return is_auto(s) ? SW_OK : check_lone_split(s);
     for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
         if (flags[i].given)
             return sw_fail(SW_ERR_ARG, "%s does not work with --pipeline %lld; leave one of them out", flags[i].flag,
                            (long long)s->pipeline);
+    if (sw_settings_stages(s) * sw_settings_turns(s) > SW_MOST_VIRTUAL_STAGES)
+        return sw_fail(SW_ERR_ARG,
+                       "--pipeline %lld --pipeline-interleave %lld makes %lld runs of layers; at most %d work",
+                       (long long)s->pipeline, (long long)s->pipeline_interleave,
+                       (long long)(s->pipeline * s->pipeline_interleave), SW_MOST_VIRTUAL_STAGES);
     if (is_auto(s))
         return SW_OK;
     SW_TRY(read_split(s, &split));
-    if (split.stages != s->pipeline)
-        return sw_fail(SW_ERR_ARG, "--pipeline-split %s has %d numbers for the %lld stages of --pipeline",
-                       s->pipeline_split, split.stages, (long long)s->pipeline);
+    if (!is_of(&split, s))
+        return sw_fail(SW_ERR_ARG, "--pipeline-split %s has %d numbers for the %s", s->pipeline_split, split.count,
+                       name_parts(s, parts));
     return SW_OK;
 }
 
@@ -175,51 +233,69 @@ static double cost_of(int64_t layers, bool last, double head) {
 
 /* Divides the layers so that the slowest stage is as fast as can be: the last stage, which has the head, gets as many
  * as make it no slower than others, and the rest is even. Among the others the later ones get one more: they keep the
- * inputs of fewer micro-batches. */
-static struct split divide(int stages, int64_t layers, double head) {
-    struct split best = {0};
+ * inputs of fewer micro-batches. With turns each stage has a layer for each at least, but for the head's. */
+static void divide(int64_t layers, int stages, int turns, double head, int64_t out[SW_MOST_STAGES]) {
+    const int64_t others = stages - 1, fewest = turns > 1 ? turns - 1 : 0;
+    const int64_t most = layers - (turns > 1 ? others * turns : others - 1);
+    int64_t best = -1;
     double least = 0.0;
-    for (int64_t last = 0; last <= layers - (stages - 2); last++) {
-        struct split split = {.stages = stages};
-        const int64_t rest = layers - last, others = stages - 1;
-        double slowest = cost_of(last, true, head);
-        for (int s = 0; s < others; s++) {
-            split.layers[s] = rest / others + (others - s <= rest % others);
-            slowest = split.layers[s] > slowest ? (double)split.layers[s] : slowest;
-        }
-        split.layers[others] = last;
-        if (best.stages == 0 || slowest <= least) {
-            best = split;
+    for (int64_t last = fewest; last <= most; last++) {
+        const double slowest = fmax(cost_of(last, true, head), (double)sw_div_up(layers - last, others));
+        if (best < 0 || slowest <= least) {
+            best = last;
             least = slowest;
         }
     }
-    return best;
+    assert(best >= 0);
+    const int64_t rest = layers - best;
+    for (int64_t s = 0; s < others; s++)
+        out[s] = rest / others + (others - s <= rest % others);
+    out[others] = best;
+}
+
+/* Divides the layers among stages, and each stage's among its turns, of which later ones get one less; the last turn of
+ * the last stage, with the head, may get none. */
+static struct split split_layers(const struct sw_settings *settings, int64_t layers, double head) {
+    const int stages = (int)sw_settings_stages(settings), turns = (int)sw_settings_turns(settings);
+    struct split split = {.count = stages * turns, .row = stages};
+    int64_t of_stage[SW_MOST_STAGES];
+    divide(layers, stages, turns, head, of_stage);
+    for (int k = 0; k < split.count; k++) {
+        const int turn = k / stages;
+        const int64_t all = of_stage[k % stages];
+        split.layers[k] = all / turns + (turn < all % turns);
+    }
+    return split;
 }
 
 static sw_status set_split(struct sw_settings *settings, const struct split *split) {
     char text[SW_SPLIT_CHARS];
+    const int64_t stages = sw_settings_stages(settings);
     int chars = 0;
-    for (int s = 0; s < split->stages && chars < SW_SPLIT_CHARS; s++)
-        chars += snprintf(text + chars, (size_t)(SW_SPLIT_CHARS - chars), "%s%lld", s > 0 ? "," : "",
-                          (long long)split->layers[s]);
+    for (int k = 0; k < split->count && chars < SW_SPLIT_CHARS; k++) {
+        const char *mark = k % stages == 0 ? "+" : ",";
+        chars += snprintf(text + chars, (size_t)(SW_SPLIT_CHARS - chars), "%s%lld", k == 0 ? "" : mark,
+                          (long long)split->layers[k]);
+    }
     assert(chars < SW_SPLIT_CHARS);
     return sw_settings_set_split(text, settings);
 }
 
-/* Refuses a split of other layers than the model's, and stages without any but the first and the last. Writes the split
+/* Refuses a split of other layers than the model's, and runs without any but the first and the last. Writes the split
  * anew: stores are named by it, so that " 1,01" must not differ from "1,1". */
 static sw_status check_split(struct sw_settings *settings, const struct sw_model_config *config) {
     struct split split;
     int64_t layers = 0;
-    if (!parse_split(settings->pipeline_split, &split) || split.stages != settings->pipeline)
+    if (!parse_split(settings->pipeline_split, &split) || !is_of(&split, settings))
         return sw_settings_check_pipeline(settings);
-    for (int s = 0; s < split.stages; s++) {
-        layers += split.layers[s];
-        if (split.layers[s] == 0 && s > 0 && s + 1 < split.stages)
+    const int64_t stages = sw_settings_stages(settings);
+    for (int k = 0; k < split.count; k++) {
+        layers += split.layers[k];
+        if (split.layers[k] == 0 && k > 0 && k + 1 < split.count)
             return sw_fail(SW_ERR_ARG,
-                           "--pipeline-split %s leaves stage %d without a layer, and only the first, which has the "
+                           "--pipeline-split %s leaves stage %lld without a layer%s, and only the first, which has the "
                            "embedding, and the last, which has the head, can do without",
-                           settings->pipeline_split, s);
+                           settings->pipeline_split, (long long)(k % stages), split.count > stages ? " in a turn" : "");
     }
     if (layers != config->layers)
         return sw_fail(SW_ERR_ARG, "--pipeline-split %s has %lld layers, and the model has %lld",
@@ -245,9 +321,9 @@ static sw_status check_micro_batches(int64_t stages, int64_t micros, int64_t gro
 
 sw_status sw_settings_resolve_pipeline(struct sw_settings *settings, const struct sw_model_config *config,
                                        int64_t micros, int64_t group) {
-    const int64_t stages = sw_settings_stages(settings);
+    const int64_t stages = sw_settings_stages(settings), turns = sw_settings_turns(settings);
     if (stages == 1)
-        return SW_OK;
+        return check_lone_turns(settings);
     if (config->experts > 0)
         return sw_fail(SW_ERR_UNSUPPORTED,
                        "--pipeline %lld is not supported for %s, whose blocks have experts; leave it out",
@@ -257,10 +333,16 @@ sw_status sw_settings_resolve_pipeline(struct sw_settings *settings, const struc
             SW_ERR_ARG,
             "--pipeline %lld is more than the model's %lld layers with embedding and head; give at most %lld",
             (long long)stages, (long long)config->layers, (long long)config->layers + 2);
+    if (turns > 1 && is_auto(settings) && stages * turns - 1 > config->layers)
+        return sw_fail(SW_ERR_ARG,
+                       "--pipeline %lld --pipeline-interleave %lld makes %lld runs of layers, too many for the model's "
+                       "%lld layers; give at most --pipeline-interleave %lld",
+                       (long long)stages, (long long)turns, (long long)(stages * turns), (long long)config->layers,
+                       (long long)sw_max_i64(1, (config->layers + 1) / stages));
     SW_TRY(check_micro_batches(stages, micros, group));
     if (is_auto(settings)) {
         const double head = head_flops(config) / layer_flops(settings, config);
-        const struct split split = divide((int)stages, config->layers, head);
+        const struct split split = split_layers(settings, config->layers, head);
         SW_TRY(set_split(settings, &split));
     }
     return sw_as_usage(check_split(settings, config));
@@ -268,24 +350,39 @@ sw_status sw_settings_resolve_pipeline(struct sw_settings *settings, const struc
 
 struct sw_plan_pipeline sw_settings_pipeline(const struct sw_settings *settings, int64_t units) {
     struct sw_plan_pipeline out = {.stages = (int)sw_settings_stages(settings),
-                                   .stage = (int)sw_settings_stage(settings)};
+                                   .stage = (int)sw_settings_stage(settings),
+                                   .turns = (int)sw_settings_turns(settings)};
     struct split split;
     int64_t layers = 0, before = 0;
     if (out.stages == 1 || !parse_split(settings->pipeline_split, &split))
         return (struct sw_plan_pipeline){0};
-    for (int s = 0; s < split.stages; s++)
-        layers += split.layers[s];
+    for (int k = 0; k < split.count; k++)
+        layers += split.layers[k];
     /* In tensor groups a layer is two units. */
     const int64_t each = (units - 2) / sw_max_i64(1, layers);
-    for (int s = 1; s < split.stages; s++) {
-        before += split.layers[s - 1];
-        out.bound[s] = (int32_t)(1 + each * before);
+    for (int k = 1; k < split.count; k++) {
+        before += split.layers[k - 1];
+        out.bound[k] = (int32_t)(1 + each * before);
     }
-    out.bound[split.stages] = (int32_t)units;
+    out.bound[split.count] = (int32_t)units;
     return out;
 }
 
-int64_t sw_settings_layers_of(const struct sw_settings *settings, int64_t stage) {
+struct sw_layer_run sw_settings_layer_run(const struct sw_settings *settings, int64_t stage, int64_t turn) {
+    const int64_t number = turn * sw_settings_stages(settings) + stage;
+    struct sw_layer_run run = {0};
     struct split split;
-    return parse_split(settings->pipeline_split, &split) && stage < split.stages ? split.layers[stage] : 0;
+    if (!parse_split(settings->pipeline_split, &split) || number >= split.count)
+        return run;
+    for (int64_t k = 0; k < number; k++)
+        run.first += split.layers[k];
+    run.layers = split.layers[number];
+    return run;
+}
+
+int64_t sw_settings_layers_of(const struct sw_settings *settings, int64_t stage) {
+    int64_t layers = 0;
+    for (int64_t turn = 0; turn < sw_settings_turns(settings); turn++)
+        layers += sw_settings_layer_run(settings, stage, turn).layers;
+    return layers;
 }

@@ -1,5 +1,6 @@
-/* The stages that --pipeline makes: consecutive ranks of equal number, each stage with a run of the model's layers, the
- * first with the embedding too and the last with the head. Job rank j is in stage j / (ranks / stages). */
+/* The stages that --pipeline makes: consecutive ranks of equal number, each stage with a run of the model's layers, or
+ * with --pipeline-interleave several, the first with the embedding too and the last with the head. Job rank j is in
+ * stage j / (ranks / stages). */
 #ifndef SW_JOB_SETTINGS_PIPELINE_H
 #define SW_JOB_SETTINGS_PIPELINE_H
 
@@ -19,14 +20,19 @@ sw_status sw_settings_resolve_pipeline(struct sw_settings *settings, const struc
 /* Returns the stages of a resolved split, for a model of so many units, and this rank's stage. */
 struct sw_plan_pipeline sw_settings_pipeline(const struct sw_settings *settings, int64_t units);
 
-/* Returns the layers of a stage of a resolved split. */
+/* Returns the layers that a stage of a resolved split has in a turn, and in all of them. */
+struct sw_layer_run {
+    int64_t first, layers;
+};
+struct sw_layer_run sw_settings_layer_run(const struct sw_settings *settings, int64_t stage, int64_t turn);
 int64_t sw_settings_layers_of(const struct sw_settings *settings, int64_t stage);
 
 /* Returns the split as stores are named by it: the layers of each stage; "" without a pipeline. */
 const char *sw_settings_split(const struct sw_settings *settings);
 
-/* Returns the stages of a split as stores are named by it. */
+/* Returns the stages, and the turns of each, of a split as stores are named by it. */
 int64_t sw_split_stages(const char *split);
+int64_t sw_split_turns(const char *split);
 
 /* Sets the split, "auto" too; and sets it unless it is "" or the settings have one that is not auto. */
 sw_status sw_settings_set_split(const char *split, struct sw_settings *settings);

@@ -28,7 +28,7 @@ enum { SW_REDUCE_ORDERED, SW_REDUCE_LIBRARY, SW_REDUCE_INT8, SW_REDUCE_INT4 };
 enum { SW_OPTION_ROUNDING_AUTO, SW_OPTION_ROUNDING_NEAREST, SW_OPTION_ROUNDING_STOCHASTIC };
 enum { SW_SETTINGS_MOST_RANKS = 4096, SW_NODES_UNEVEN = -1 };
 /* Characters of the longest --pipeline-split, and the most layers that one names. */
-enum { SW_SPLIT_CHARS = 512, SW_MOST_LAYERS = 99999 };
+enum { SW_SPLIT_CHARS = 1280, SW_MOST_LAYERS = 99999 };
 #define SW_NO_SECONDARY "none"
 /* The recipe in the folder of a run. */
 #define SW_RECIPE_NAME "recipe.yaml"
@@ -97,7 +97,10 @@ struct sw_settings {
                          of a run: as many as pipeline_split has, or the run's; SW_OPTION_AUTO counts as 1 until
                          sw_pipeline_choose sets it */
     bool stages_save; /* not a flag: a stage has optimizer state elsewhere than on NVMe, so all commit by saves */
-    char *pipeline_split;     /* layers of each stage, "12,10,10"; "auto" until sw_settings_resolve_pipeline */
+    int64_t pipeline_interleave; /* runs of layers that each stage has; 0 or 1: one */
+    /* Layers of each stage, "12,10,10", and of interleaved stages turn by turn, "6,5,5+6,5,5"; "auto" until
+     * sw_settings_resolve_pipeline. */
+    char *pipeline_split;
     int64_t ranks_per_node;   /* ranks that count as a node; SW_OPTION_AUTO: the ranks of a machine */
     int64_t node_ranks;       /* not a flag: ranks of each node; 0: unknown, or SW_NODES_UNEVEN */
     int64_t node_rank;        /* not a flag: this rank's number within its node */
@@ -164,8 +167,10 @@ int64_t sw_settings_any_node_ranks(const struct sw_settings *settings);
  */
 int sw_settings_reduce_nodes(const struct sw_settings *settings);
 
-/* The stages that --pipeline makes (pipeline.h): their number, at least 1, the ranks of each, and this rank's stage. */
+/* The stages that --pipeline makes (pipeline.h): their number, at least 1, the runs of layers that each has, at least
+ * 1, the ranks of each, and this rank's stage. */
 int64_t sw_settings_stages(const struct sw_settings *settings);
+int64_t sw_settings_turns(const struct sw_settings *settings);
 int64_t sw_settings_stage_ranks(const struct sw_settings *settings);
 int64_t sw_settings_stage(const struct sw_settings *settings);
 /* The groups that --tensor makes, in each stage. Rank j of a stage has the number j % tensor in its group and belongs

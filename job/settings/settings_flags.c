@@ -310,10 +310,14 @@ static const struct sw_option options[] = {
      .what = "give the layers to N stages of consecutive ranks, through which micro-batches pass one after the other; "
              "--tensor and --zero then are within each stage; without it, the stages of --pipeline-split, or the run's; "
              "auto: the run's"},
+    {.name = "--pipeline-interleave", INT(pipeline_interleave), .commands = RUNS | PLAN, .group = RANKS,
+     .initial = "1", .value = "V", .int_min = 1, .int_max = SW_MOST_VIRTUAL_STAGES / 2,
+     .what = "give each stage of --pipeline V runs of layers in place of one, through which micro-batches pass in V "
+             "turns: stages wait 1/V as long for each other, pass V times the bytes, and keep more micro-batches"},
     {.name = "--pipeline-split", TEXT(pipeline_split), .commands = RUNS | PLAN, .group = RANKS, .initial = "auto",
      .value = "A,B,...",
-     .what = "the layers of each stage of --pipeline; the first has the embedding too, and the last the head; auto: "
-             "so that all take about as long"},
+     .what = "the layers of each stage of --pipeline, with --pipeline-interleave of each stage in each turn; the "
+             "first has the embedding too, and the last the head; auto: so that all take about as long"},
     {.name = "--experts", INT(experts), .commands = ALL, .group = RANKS, .initial = "1", .value = "N", .int_min = 1,
      .int_max = SW_SETTINGS_MOST_RANKS,
      .what = "share out the experts of each block in groups of N neighbouring ranks, or with --tensor of N tensor "

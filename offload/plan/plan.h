@@ -695,8 +695,9 @@ int64_t sw_plan_losses(const struct sw_plan *plan);
 enum { SW_SUMMARY_LOSS, SW_SUMMARY_REQUESTS, SW_SUMMARY_SQUARE_SUMS };
 int64_t sw_plan_summary_bytes(const struct sw_plan *plan, bool sums);
 
-/* Returns the share of a step in which the stages of a pipeline wait, (p - 1) / (m + p - 1) of p stages and m groups of
- * micro-batches, if stages take equally long and do nothing but compute (Narayanan et al., arXiv 2104.04473). */
+/* Returns the share of a step in which the stages of a pipeline wait, (p - 1) / (v m + p - 1) of p stages with v turns
+ * and m groups of micro-batches, if stages take equally long and do nothing but compute (Narayanan et al., arXiv
+ * 2104.04473). */
 double sw_plan_equal_bubble(const struct sw_plan *plan);
 
 #endif

@@ -705,7 +705,7 @@ int64_t sw_plan_summary_bytes(const struct sw_plan *plan, bool sums) {
 
 double sw_plan_equal_bubble(const struct sw_plan *plan) {
     const double before = (double)sw_plan_stages(plan) - 1.0;
-    return before / ((double)sw_plan_groups(plan) + before);
+    return before / ((double)(sw_plan_groups(plan) * sw_plan_turns(plan)) + before);
 }
 
 int64_t sw_plan_losses(const struct sw_plan *plan) {

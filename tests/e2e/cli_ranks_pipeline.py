@@ -137,6 +137,48 @@ def ways_drawn_by_chance_give_the_same_bits():
     return problems
 
 
+def interleaved_stages_have_the_same_bits():
+    """As without turns, at every placement and stage of ZeRO that has one order of sums; their runs become those of other stages and turns,
+    and back."""
+    problems, more = [], ("--val", "9%", "--eval-every", 2, "--clip", 0.05)
+    turns = ("--pipeline", 2, "--pipeline-interleave", 2)
+    for model, ranks, name, flags in (
+            ("gpt2", 2, "device", ()), ("gpt2", 2, "away", ("--place", EVERYTHING_AWAY, "--recompute", "all")), ("gpt2", 2, "groups", ("--order", 2)),
+            ("llama", 2, "split", ("--pipeline-split", "0,1,1,1")), ("qwen3", 4, "tensor", ("--tensor", 2)), ("gpt2", 4, "zero-1", ("--zero", 1)),
+            ("gpt2", 4, "zero-3", ("--zero", 3, "--place", "weights=host,optimizer=nvme"))):
+        first = "zero-0" if name == "zero-1" else name
+        plain, turned = f"plain-{model}-{name}", f"turns-{model}-{name}"
+        without = [flag for flag in flags if flag not in ("--pipeline-split", "0,1,1,1")]
+        without = ["--zero", 0] if first == "zero-0" else without
+        together(ranks, train(plain, *more, "--pipeline", 2, *without, model=model, steps=STEPS))
+        together(ranks, train(turned, *more, *turns, *flags, model=model, steps=STEPS))
+        if numbers_of(path(plain)) != numbers_of(path(turned)):
+            problems.append(f"{turned}: other bits than {plain}")
+    moved = path("turns-gpt2-device")
+    if {name for name in os.listdir(moved) if name.startswith("rank-")} != {f"rank-{rank}-of-2-pipeline-1-1+1-1" for rank in range(2)}:
+        problems.append(f"turns name the stores {os.listdir(moved)}")
+    must("export", path("plain-gpt2-device"), path("plain-out"))
+    for ranks, flags in ((2, ()), (1, ("--pipeline", 1)), (2, (*turns, "--pipeline-split", "1,2,1,0")), (2, ("--pipeline-interleave", 1)),
+                         (4, ("--pipeline", 4)), (2, turns)):
+        together(ranks, command("resume", moved, *flags))
+        must("verify", moved)
+        shutil.rmtree(path("turns-out"), ignore_errors=True)
+        must("export", moved, path("turns-out"))
+        problems += [f"{ranks} ranks {flags}: {name} of the export differs" for name in differences(tree(path("plain-out")), tree(path("turns-out")))]
+    together(2, command("resume", path("plain-gpt2-device"), "--steps", STEPS + 2))
+    together(2, command("resume", moved, "--steps", STEPS + 2))
+    if numbers_of(path("plain-gpt2-device")) != numbers_of(moved):
+        problems.append("a run that had other stages and turns in between has other bits")
+    together(4, train("processes-turns", *more, *turns, "--zero", 1, steps=STEPS), processes)
+    if numbers_of(path("processes-turns")) != numbers_of(path("turns-gpt2-zero-1")):
+        problems.append("interleaved stages that are processes have other bits than threads")
+    together(2, train("seven", *turns, batch=7 * SEQ, steps=2))  # no whole rounds of two
+    together(2, train("seven-plain", "--pipeline", 2, batch=7 * SEQ, steps=2))
+    if numbers_of(path("seven")) != numbers_of(path("seven-plain")):
+        problems.append("seven micro-batches have other bits with turns")
+    return problems
+
+
 def stages_commit_at_the_same_steps():
     """Where all of one stage's optimizer state is on the drive and not all of another's, --save-every says when."""
     problems, place = [], ("--place", "weights=nvme,optimizer=host:50%/nvme")
@@ -282,6 +324,13 @@ def stages_that_cannot_be_are_refused():
             ("an empty stage", 3, ("--pipeline", 3, "--pipeline-split", "2,0,2"), "stage 1"),
             ("no split", 2, ("--pipeline", 2, "--pipeline-split", "two"), "--pipeline-split 'two'"),
             ("Muon", 2, ("--pipeline", 2, "--optimizer-for", "*.mlp.*=muon"), "--optimizer muon", "--pipeline"),
+            ("turns without stages", 2, ("--pipeline-interleave", 2), "--pipeline-interleave 2", "--pipeline N"),
+            ("turns without layers", 2, ("--pipeline", 2, "--pipeline-interleave", 3), "6 runs of layers", "4 layers", "at most --pipeline-interleave 2"),
+            ("too many turns", 4, ("--pipeline", 4, "--pipeline-interleave", 64), "256 runs", "at most 192"),
+            ("a split without turns", 2, ("--pipeline", 2, "--pipeline-interleave", 2, "--pipeline-split", "2,2"), "2 numbers", "4 runs of layers"),
+            ("a split of other turns", 2, ("--pipeline", 2, "--pipeline-interleave", 2, "--pipeline-split", "1+1,1+1"), "'1+1,1+1'"),
+            ("an empty turn", 2, ("--pipeline", 2, "--pipeline-interleave", 2, "--pipeline-split", "1,0,2,1"), "stage 1", "in a turn"),
+            ("groups of turns", 2, ("--pipeline", 2, "--pipeline-interleave", 2, "--order", "8"), "--order 8", "2 stages"),
             ("no pipeline", 2, ("--pipeline-split", "2,2"), "--pipeline-split", "--pipeline 2 too"),
             *((" ".join(map(str, flags)), 2, ("--pipeline", 2, *flags), flags[0], "--pipeline 2")
               for flags in (("--tiles", 2), ("--lora", 4), ("--freeze", "*.bias"), ("--tensor", "auto"),
@@ -311,6 +360,14 @@ def plans_of_stages_are_made():
         if (sum(stage["layers"] for stage in stages["stages"]) != 28 or stages["step_s"] != slowest or found["parameters"] != whole["parameters"]
                 or not 0.5 * stages["equal_bubble"] < stages["bubble"] <= stages["equal_bubble"]):
             problems.append(f"{batch} times the batch: {stages}")
+    turns = json.loads(must(*machine, "--pipeline", 4, "--pipeline-interleave", 3, "--batch-tokens", 16384).out)["pipeline"]
+    layers = sorted(layer for stage in turns["stages"] for run in stage["runs"] for layer in range(run["first"], run["first"] + run["layers"]))
+    expected = 3 / (3 * turns["groups"] + 3)
+    if (layers != list(range(28)) or any(len(stage["runs"]) != 3 for stage in turns["stages"]) or abs(turns["equal_bubble"] - expected) > 1e-9
+            or not turns["interleave"] == 3 or not turns["bubble"] < 0.6 * bubbles[0]):
+        problems.append(f"three turns: {turns}; bubble without: {bubbles[0]}")
+    told = must(*machine[:-1], "--pipeline", 4, "--pipeline-interleave", 7).out
+    problems += [f"'{words}' is not in {told}" for words in ("in 7 turns", "--pipeline-interleave 7", " 0 5 9 13 17 21 25 ") if words not in told]
     one = json.loads(must(*machine, "--pipeline", 4, "--pipeline-split", "20,4,2,2").out)["pipeline"]
     if one["step_s"] != one["stages"][0]["step_s"] or bubbles[0] < 2 * bubbles[1] or whole["pipeline"] is not None:
         problems.append(f"an uneven split: {one}; bubbles {bubbles}; without: {whole['pipeline']}")
@@ -318,6 +375,7 @@ def plans_of_stages_are_made():
 
 
 script_test.run(stages_train_as_one_rank_does, zero_and_placements_give_the_same_bits, ways_drawn_by_chance_give_the_same_bits,
+                interleaved_stages_have_the_same_bits,
                 stages_commit_at_the_same_steps, runs_resume_on_any_other_ranks, runs_of_stages_are_read_whole,
                 a_killed_rank_loses_nothing, a_report_shows_the_stages,
                 stages_that_cannot_be_are_refused, plans_of_stages_are_made)

@@ -178,6 +178,8 @@ static sw_status try_variant(struct job *job, const struct same_trace *reference
 static sw_status try_random(struct job *job, const struct same_trace *reference, uint64_t *counter) {
     struct harness_spec spec = spec_of(job);
     char place[SAME_PLACE_CHARS];
+    if (job->training->turns > 1 && same_draw(counter, 3) > 0)
+        interleave(job->training, &spec);
     same_draw_place(counter, place);
     const uint64_t updates[] = {0, UINT64_MAX, same_draw(counter, UINT32_MAX)};
     spec.place = place;
@@ -375,6 +377,13 @@ static void interleaved_stages_give_the_same_bits(void **state) {
                                     .variants = 4});
 }
 
+static void draw_bounds(uint64_t *counter, int units, int count, int32_t bound[]) {
+    for (int part = 1; part < count; part++)
+        bound[part] =
+            bound[part - 1] + 1 + (int32_t)same_draw(counter, (uint32_t)(units - count + part - bound[part - 1]));
+    bound[count] = units;
+}
+
 /* Draws a model, its stages and the number of data ranks, all of which decide the bits. */
 static struct training draw_training(uint64_t *counter) {
     static const sw_dtype types[] = {SW_F32, SW_BF16, SW_F16};
@@ -388,10 +397,10 @@ static struct training draw_training(uint64_t *counter) {
                          .optimizer = optimizers[same_draw(counter, 3)],
                          .skips = same_draw(counter, 4) == 0,
                          .variants = RANDOM_VARIANTS};
-    for (int stage = 1; stage < t.stages; stage++)
-        t.bound[stage] = t.bound[stage - 1] + 1 +
-                         (int32_t)same_draw(counter, (uint32_t)(units - t.stages + stage - t.bound[stage - 1]));
-    t.bound[t.stages] = units;
+    draw_bounds(counter, units, t.stages, t.bound);
+    t.turns = 2 * t.stages <= units ? 2 : 1;
+    if (t.turns > 1)
+        draw_bounds(counter, units, 2 * t.stages, t.virtual_bound);
     t.counter = *counter;
     return t;
 }
