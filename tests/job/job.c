@@ -242,7 +242,7 @@ static struct stage_choices choices_of(const struct sw_plan *plan) {
     struct stage_choices out = {.alike = {plan->spec.zero, plan->spec.micro_batches, plan->spec.group,
                                           plan->commit_every_step, (int64_t)plan->spec.type},
                                 .device_bytes = plan->tier_bytes[SW_DEVICE]};
-    for (int64_t u = sw_plan_first_unit(plan); u < sw_plan_end_unit(plan); u++) {
+    for (int64_t u = sw_plan_first_unit(plan, 0); u < sw_plan_end_unit(plan, 0); u++) {
         out.recomputed += plan->recompute[u] != SW_RECOMPUTE_NOTHING;
         out.updates_on_device += sw_plan_updates_on_device(plan, u);
     }
