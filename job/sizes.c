@@ -195,7 +195,9 @@ static sw_status simulate(struct attempt *a, int64_t most_ops) {
     if (a->searched)
         SW_TRY(outline_again(job));
     SW_TRY(sw_job_choose(job, most_ops));
-    SW_TRY(sw_outline_simulate(job->plan, &job->rates.rates, INFINITY, job->memory, &found));
+    const sw_status status = sw_outline_simulate(job->plan, &job->rates.rates, INFINITY, job->memory, &found);
+    sw_price_memory_drop_room(job->memory); /* a training may follow */
+    SW_TRY(status);
     if (!found.simulated)
         return sw_fail(SW_ERR_ARG, "its plan has more operations than a plan may have; use a larger --chunk-grains");
     a->price->step_s = found.step.step_s;

@@ -240,32 +240,55 @@ static const struct {
 };
 
 /* Returns the index in `moves` of the op that moves a piece between two slots. */
-static size_t find_move(const struct sw_builder *b, struct sw_operand from, struct sw_operand to) {
+static size_t find_move(const struct sw_builder *b, int32_t from, int32_t to) {
     size_t m = 0;
     while (m < sizeof moves / sizeof moves[0] &&
-           (moves[m].from != b->plan->slot[from.slot].tier || moves[m].to != b->plan->slot[to.slot].tier))
+           (moves[m].from != b->plan->slot[from].tier || moves[m].to != b->plan->slot[to].tier))
         m++;
     assert(m < sizeof moves / sizeof moves[0]);
     return m;
 }
 
-static void describe_move(struct sw_builder *b, struct sw_op *op, struct sw_operand from, struct sw_operand to,
-                          struct sw_what what, int64_t bytes) {
-    op->content = what.content;
+/* Adds an access of a move to hazards, as sw_build_passed does. A search makes a hundred million moves: operands and
+ * contents are read where they are, because a processor that copies a structure waits for its members to be stored. */
+static bool pass_move(struct sw_builder *b, bool write, const struct sw_operand *at, const struct sw_what *what,
+                      sw_generation generation) {
+    if (b->hazards == NULL || b->status != SW_OK)
+        return false;
+    if (at->piece != SW_BY_GRAINS)
+        return sw_build_passed(b, write, at->slot, at->piece, 1, generation);
+    const struct sw_op *op = &b->program->op[b->program->op_count - 1];
+    const struct pieces pieces = pieces_of(b, at->slot, (struct sw_span){op->first_grain, op->grains}, what);
+    return sw_build_passed(b, write, at->slot, pieces.first, (int32_t)pieces.count, generation);
+}
+
+/* Adds to the last op that it moves bytes from or to an operand. A generation is a place on NVMe; what was read from it
+ * or goes to it is the same content. */
+static void access_move(struct sw_builder *b, bool write, const struct sw_operand *at, const struct sw_what *what,
+                        int64_t bytes) {
+    const sw_generation generation = b->plan->slot[at->slot].tier == SW_NVME ? what->generation : SW_GENERATION_NONE;
+    if (pass_move(b, write, at, what, generation))
+        return;
+    struct sw_operand moved = *at;
+    struct sw_what held = *what;
+    moved.bytes = bytes;
+    held.generation = generation;
+    sw_build_any_access(b, write, &moved, &held);
+}
+
+static void describe_move(struct sw_builder *b, struct sw_op *op, const struct sw_operand *from,
+                          const struct sw_operand *to, const struct sw_what *what, int64_t bytes) {
+    op->content = what->content;
     op->bytes = bytes;
-    /* A generation is a place on NVMe; what was read from it or goes to it is the same content. */
-    struct sw_what on_host = what;
-    on_host.generation = SW_GENERATION_NONE;
-    from.bytes = to.bytes = bytes;
-    sw_build_read(b, from, b->plan->slot[from.slot].tier == SW_NVME ? what : on_host);
-    sw_build_write(b, to, b->plan->slot[to.slot].tier == SW_NVME ? what : on_host);
+    access_move(b, false, from, what, bytes);
+    access_move(b, true, to, what, bytes);
     if (b->redo)
         sw_build_read_norm(b);
 }
 
 void sw_build_transfer(struct sw_builder *b, struct sw_operand from, struct sw_operand to, struct sw_what what,
                        int64_t micro, int64_t bytes) {
-    const size_t m = find_move(b, from, to);
+    const size_t m = find_move(b, from.slot, to.slot);
     struct sw_op *op = sw_build_op(b, moves[m].kind, what.unit, micro);
     if (what.content == SW_CONTENT_BLOCK_OUTPUT && (moves[m].from == SW_NVME || moves[m].to == SW_NVME)) {
         /* The store counts an input of a unit in pages, those of one micro-batch after those of another. */
@@ -273,12 +296,12 @@ void sw_build_transfer(struct sw_builder *b, struct sw_operand from, struct sw_o
         op->grains = sw_plan_input_pages(b->plan, b->plan->slot[home.slot].unit);
         op->first_grain = home.piece * op->grains;
     }
-    describe_move(b, op, from, to, what, bytes);
+    describe_move(b, op, &from, &to, &what, bytes);
 }
 
-void sw_build_move(struct sw_builder *b, struct sw_operand from, struct sw_operand to, struct sw_what what,
-                   const struct sw_chunk *chunk, int64_t bytes) {
-    const size_t m = find_move(b, from, to);
+void sw_build_move(struct sw_builder *b, const struct sw_operand *from, const struct sw_operand *to,
+                   const struct sw_what *what, const struct sw_chunk *chunk, int64_t bytes) {
+    const size_t m = find_move(b, from->slot, to->slot);
     struct sw_op *op = sw_build_chunk_op(b, moves[m].kind, chunk);
     op->routed = b->routing_unit >= 0 && b->plan->spec.cost[chunk->unit].routed;
     const bool routed = op->routed;

@@ -165,8 +165,8 @@ struct sw_operand sw_build_ring(struct sw_builder *b, enum sw_slot_kind ring);
 /* Moves a piece, of a micro-batch or a chunk, between two tiers: kind and lane follow from the tiers. */
 void sw_build_transfer(struct sw_builder *b, struct sw_operand from, struct sw_operand to, struct sw_what what,
                        int64_t micro, int64_t bytes);
-void sw_build_move(struct sw_builder *b, struct sw_operand from, struct sw_operand to, struct sw_what what,
-                   const struct sw_chunk *chunk, int64_t bytes);
+void sw_build_move(struct sw_builder *b, const struct sw_operand *from, const struct sw_operand *to,
+                   const struct sw_what *what, const struct sw_chunk *chunk, int64_t bytes);
 
 /* Returns the bytes of a chunk's rounded gradients as they are kept. */
 int64_t sw_build_grads_bytes(const struct sw_builder *b, const struct sw_chunk *chunk);

@@ -302,9 +302,9 @@ static void take_home(struct sw_builder *b, const struct sw_chunk *chunk, struct
     const bool nvme = b->plan->slot[home.slot].tier == SW_NVME;
     const struct sw_operand on_host = nvme ? sw_build_ring(b, SLOT_GRADS_OUT) : home;
     const struct sw_what what = grads_of(chunk->unit, chunk->number, 0);
-    sw_build_move(b, from, on_host, what, chunk, sw_build_typed_bytes(b, chunk));
+    sw_build_move(b, &from, &on_host, &what, chunk, sw_build_typed_bytes(b, chunk));
     if (nvme)
-        sw_build_move(b, on_host, home, what, chunk, sw_build_typed_bytes(b, chunk));
+        sw_build_move(b, &on_host, &home, &what, chunk, sw_build_typed_bytes(b, chunk));
 }
 
 /* Gathers all ranks' chunks of a reduced bucket and moves them to where the gradients live. */
@@ -429,7 +429,8 @@ static void move_chunks(struct sw_builder *b, int64_t unit, int32_t slot, bool o
     for (int64_t c = 0; c < chunks; c++) {
         const struct sw_chunk chunk = {unit, c, sw_plan_secondary_chunk(b->plan, unit, c)};
         const struct sw_operand from = by_grains(out ? slot : home, false), to = by_grains(out ? home : slot, !out);
-        sw_build_move(b, from, to, weights_of(b, unit), &chunk, sw_build_weights_bytes(b, &chunk));
+        const struct sw_what what = weights_of(b, unit);
+        sw_build_move(b, &from, &to, &what, &chunk, sw_build_weights_bytes(b, &chunk));
     }
 }
 

@@ -52,7 +52,8 @@ struct sw_hazards {
     struct sw_program *program;
     struct piece_state *piece;
     struct run_state *run; /* one for each slot */
-    struct sw_wait *wait;  /* for ops of the same step */
+    int32_t piece_capacity, run_capacity;
+    struct sw_wait *wait; /* for ops of the same step */
     int32_t wait_count, wait_capacity;
     struct early_access *early;
     int32_t early_count, early_capacity;
@@ -245,25 +246,37 @@ static void look_back(const struct sw_hazards *h, const struct early_access *ear
         gather_piece(find_pieces(h, early->slot + other, early->first, 1), early->write, &needed[MOST_BACK]);
 }
 
-/* Gives an op its waits: on each lane for the latest op that it conflicts with. */
-static void merge_waits(struct sw_hazards *h, struct sw_op *op, const struct needs earlier[MOST_BACK + 1]) {
-    struct sw_program *program = h->program;
+/* Gives an op its waits: on each lane for the latest op that it conflicts with. They are written from *count on. */
+static void merge_waits(const struct sw_hazards *h, struct sw_op *op, const struct needs earlier[MOST_BACK + 1],
+                        struct sw_wait *to, int32_t *count) {
     const struct sw_wait *own = &h->wait[op->first_wait], *own_end = own + op->wait_count;
-    op->first_wait = program->wait_count;
+    op->first_wait = *count;
     const unsigned may_wait = awaitable(op);
     for (int lane = 0; lane < SW_LANES; lane++) {
         int back = 1;
         if (own < own_end && (int)own->lane == lane) {
-            program->wait[program->wait_count++] = *own++;
+            to[(*count)++] = *own++;
             continue;
         }
         while (back <= MOST_BACK && needed_of(&earlier[back], lane) == 0)
             back++;
         if (back <= MOST_BACK && (may_wait >> lane & 1) != 0)
-            program->wait[program->wait_count++] = (struct sw_wait){
+            to[(*count)++] = (struct sw_wait){
                 .lane = (sw_lane)lane, .position = needed_of(&earlier[back], lane) - 1, .steps_back = (int8_t)back};
     }
-    op->wait_count = (int8_t)(program->wait_count - op->first_wait);
+    op->wait_count = (int8_t)(*count - op->first_wait);
+}
+
+/* Gives the op of an early access its waits, and returns the first access of another op. */
+static const struct early_access *wait_for_earlier(const struct sw_hazards *h, const struct early_access *early,
+                                                   struct sw_wait *to, int32_t *count) {
+    const struct early_access *const end = h->early + h->early_count;
+    const int32_t number = early->op;
+    struct needs earlier[MOST_BACK + 1] = {0};
+    for (; early < end && early->op == number; early++)
+        look_back(h, early, earlier);
+    merge_waits(h, &h->program->op[number], earlier, to, count);
+    return early;
 }
 
 /* Gives an op that waits for no earlier step the waits that it has. */
@@ -289,23 +302,31 @@ sw_status sw_hazards_end(struct sw_hazards *h) {
             keep_waits(h, &program->op[i]);
             continue;
         }
-        struct needs earlier[MOST_BACK + 1] = {0};
-        for (; early < early_end && early->op == i; early++)
-            look_back(h, early, earlier);
-        merge_waits(h, &program->op[i], earlier);
+        early = wait_for_earlier(h, early, program->wait, &program->wait_count);
     }
     return SW_OK;
 }
 
-sw_status sw_hazards_begin(const struct sw_plan *plan, struct sw_program *program, struct sw_hazards **out) {
-    struct sw_hazards *h = *out = calloc(1, sizeof *h);
+sw_status sw_hazards_lend(struct sw_hazards *h) {
+    const struct early_access *early = h->early, *early_end = early + h->early_count;
+    SW_TRY(reserve((void **)&h->wait, h->wait_count, h->early_count * SW_LANES, &h->wait_capacity, sizeof *h->wait));
+    while (early < early_end)
+        early = wait_for_earlier(h, early, h->wait, &h->wait_count);
+    h->program->wait = h->wait;
+    h->program->wait_count = h->wait_count;
+    return SW_OK;
+}
+
+sw_status sw_hazards_begin(const struct sw_plan *plan, struct sw_program *program, struct sw_hazards **hazards) {
+    struct sw_hazards *h = *hazards = *hazards != NULL ? *hazards : calloc(1, sizeof *h);
     if (h == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to derive the plan's waits");
     h->program = program;
-    h->piece = calloc((size_t)plan->piece_count + 1, sizeof *h->piece);
-    h->run = calloc((size_t)plan->slot_count + 1, sizeof *h->run);
-    if (h->piece == NULL || h->run == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory to derive the plan's waits");
+    h->wait_count = h->early_count = 0;
+    SW_TRY(reserve((void **)&h->piece, 0, plan->piece_count, &h->piece_capacity, sizeof *h->piece));
+    SW_TRY(reserve((void **)&h->run, 0, plan->slot_count, &h->run_capacity, sizeof *h->run));
+    memset(h->piece, 0, (size_t)plan->piece_count * sizeof *h->piece);
+    memset(h->run, 0, (size_t)plan->slot_count * sizeof *h->run);
     for (int32_t slot = 0; slot < plan->slot_count; slot++)
         h->run[slot].slot_first = plan->slot[slot].first_piece;
     return SW_OK;
@@ -322,7 +343,7 @@ void sw_hazards_destroy(struct sw_hazards *h) {
 }
 
 sw_status sw_plan_derive_waits(const struct sw_plan *plan, struct sw_program *program) {
-    struct sw_hazards *h;
+    struct sw_hazards *h = NULL;
     sw_status status = sw_hazards_begin(plan, program, &h);
     for (int32_t i = 0; i < program->op_count && status == SW_OK; i++)
         status = sw_hazards_add(h, i, &program->access[program->op[i].first_access], program->op[i].access_count);

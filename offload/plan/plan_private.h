@@ -250,9 +250,19 @@ static inline int64_t sw_program_bytes(const struct sw_program *program) {
  * SW_PLAN_MOST_BYTES. */
 sw_status sw_plan_emit(const struct sw_plan *plan, sw_program_kind kind, struct sw_program *out);
 
+/* Memory in which programs are emitted one after the other, each in place of the one before: the system would take up
+ * to a third of a search's time to give fresh pages to each. It begins as zeros. */
+struct sw_hazards;
+struct sw_emit_room {
+    struct sw_program program; /* the last one; it has no index of lanes, and the hazards own its waits */
+    int32_t op_capacity, access_capacity;
+    struct sw_hazards *hazards; /* NULL: nothing was emitted yet */
+};
 /* Emits the ops of a program with their waits and keeps no accesses, of which it returns the number. */
-sw_status sw_plan_emit_waits(const struct sw_plan *plan, sw_program_kind kind, struct sw_program *out,
+sw_status sw_plan_emit_waits(const struct sw_plan *plan, sw_program_kind kind, struct sw_emit_room *room,
                              int64_t *out_accesses);
+/* Frees what the room holds, after which it is as at its beginning. */
+void sw_emit_room_destroy(struct sw_emit_room *room);
 
 /* Hands the ops of a program to `take` as they are emitted, some at a time, and keeps none. They have no waits. `take`
  * returns false where it wants no more. */
@@ -266,11 +276,14 @@ sw_status sw_plan_refuse_ops(const struct sw_plan_spec *spec);
 sw_status sw_plan_derive_waits(const struct sw_plan *plan, struct sw_program *program);
 
 /* Derive waits op by op, so that no more accesses than one op's need be kept. The ops are added in order, all of them.
- * sw_hazards_end gives them their waits. The caller destroys the hazards, also after an error. */
-struct sw_hazards;
-sw_status sw_hazards_begin(const struct sw_plan *plan, struct sw_program *program, struct sw_hazards **out);
+ * *hazards: NULL, or those of a program before, whose memory then serves again. The caller destroys them, also after an
+ * error. */
+sw_status sw_hazards_begin(const struct sw_plan *plan, struct sw_program *program, struct sw_hazards **hazards);
 sw_status sw_hazards_add(struct sw_hazards *h, int32_t number, const struct sw_access *access, int32_t count);
+/* Gives the program an array of waits of its own, those of one op after those of the op before. */
 sw_status sw_hazards_end(struct sw_hazards *h);
+/* Gives the program the array of the hazards, which has gaps. The program must not free it. */
+sw_status sw_hazards_lend(struct sw_hazards *h);
 void sw_hazards_destroy(struct sw_hazards *h);
 
 void sw_program_destroy(struct sw_program *program);

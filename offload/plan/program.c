@@ -272,20 +272,34 @@ sw_status sw_plan_emit(const struct sw_plan *plan, sw_program_kind kind, struct 
     return index_lanes(out);
 }
 
-sw_status sw_plan_emit_waits(const struct sw_plan *plan, sw_program_kind kind, struct sw_program *out,
+sw_status sw_plan_emit_waits(const struct sw_plan *plan, sw_program_kind kind, struct sw_emit_room *room,
                              int64_t *out_accesses) {
-    struct sw_builder b = begin_program(plan, kind, out);
-    sw_status status = sw_hazards_begin(plan, out, &b.hazards);
+    const struct sw_program before = room->program;
+    struct sw_builder b = begin_program(plan, kind, &room->program);
+    room->program.op = before.op;
+    room->program.access = before.access;
+    b.op_capacity = room->op_capacity;
+    b.access_capacity = room->access_capacity;
+    sw_status status = sw_hazards_begin(plan, &room->program, &room->hazards);
+    b.hazards = room->hazards;
     if (status == SW_OK) {
         (void)emit(&b, kind);
         sw_build_pass_accesses(&b);
         status = b.status;
     }
     if (status == SW_OK)
-        status = sw_hazards_end(b.hazards);
-    sw_hazards_destroy(b.hazards);
+        status = sw_hazards_lend(b.hazards);
+    room->op_capacity = b.op_capacity;
+    room->access_capacity = b.access_capacity;
     *out_accesses = b.passed_accesses;
-    return status == SW_OK ? index_lanes(out) : status;
+    return status;
+}
+
+void sw_emit_room_destroy(struct sw_emit_room *room) {
+    room->program.wait = NULL;
+    sw_program_destroy(&room->program);
+    sw_hazards_destroy(room->hazards);
+    *room = (struct sw_emit_room){0};
 }
 
 sw_status sw_plan_emit_through(const struct sw_plan *plan, sw_program_kind kind, sw_take_ops take, void *context) {

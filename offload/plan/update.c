@@ -79,7 +79,7 @@ static struct sw_operand fetch_to_host(struct sw_builder *b, const struct sw_chu
     if (b->plan->slot[slot].tier != SW_NVME)
         return home;
     const struct sw_operand staging = sw_build_ring(b, SLOT_WEIGHTS_IN);
-    sw_build_move(b, home, staging, what, chunk,
+    sw_build_move(b, &home, &staging, &what, chunk,
                   chunk->at.grains * sw_plan_grain_bytes(b->plan, what.content, chunk->unit));
     return staging;
 }
@@ -97,7 +97,8 @@ static void gather_all(struct sw_builder *b) {
 static void fetch_chunk(struct sw_builder *b, const struct sw_chunk *chunk, struct sw_what what, int32_t slot) {
     const bool own = sw_plan_is_sharded(b->plan, chunk->unit, SW_WEIGHTS);
     const struct sw_operand to = {.slot = slot, .piece = SW_BY_GRAINS, .own = own};
-    sw_build_move(b, fetch_to_host(b, chunk, what), to, what, chunk,
+    const struct sw_operand from = fetch_to_host(b, chunk, what);
+    sw_build_move(b, &from, &to, &what, chunk,
                   chunk->at.grains * sw_plan_grain_bytes(b->plan, what.content, chunk->unit));
 }
 
@@ -127,8 +128,9 @@ static void fetch(struct sw_builder *b, int64_t unit, int32_t slot) {
     const bool sharded = sw_plan_is_sharded(b->plan, unit, SW_WEIGHTS);
     const bool is_there = b->plan->placement[unit].tier[SW_WEIGHTS] == SW_DEVICE;
     const int64_t frozen = sw_plan_frozen_chunks(b->plan, unit), first = sharded ? 0 : frozen;
+    const int64_t chunks = is_there ? 0 : sw_plan_state_chunks(b->plan, SW_WEIGHTS, unit);
     fetch_frozen(b, unit, slot);
-    for (int64_t c = first; !is_there && c < sw_plan_state_chunks(b->plan, SW_WEIGHTS, unit); c++) {
+    for (int64_t c = first; c < chunks; c++) {
         const struct sw_chunk chunk = sw_build_chunk(b, SW_WEIGHTS, unit, c);
         fetch_chunk(b, &chunk, (struct sw_what){SW_CONTENT_WEIGHTS, unit, frozen - first + c, 0, b->state_age, 0},
                     slot);
@@ -291,7 +293,8 @@ static struct sw_operand home_of(int32_t slot) {
 static struct sw_operand bring_grads(struct sw_builder *b, const struct sw_chunk *chunk, int age) {
     const struct sw_operand home = home_of(b->index->of_unit[SLOT_GRADS][chunk->unit]),
                             to = sw_build_ring(b, SLOT_GRADS_IN);
-    sw_build_move(b, home, to, grads_what(chunk, age), chunk, sw_build_grads_bytes(b, chunk));
+    const struct sw_what what = grads_what(chunk, age);
+    sw_build_move(b, &home, &to, &what, chunk, sw_build_grads_bytes(b, chunk));
     return to;
 }
 
@@ -319,8 +322,8 @@ void sw_build_sums_of_caller(struct sw_builder *b) {
 static struct sw_operand bring_optimizer(struct sw_builder *b, const struct chunk_update *u) {
     const struct sw_operand home = home_of(b->index->of_unit[SLOT_OPTIMIZER][u->chunk.unit]),
                             to = sw_build_ring(b, SLOT_OPTIMIZER_RING);
-    sw_build_move(b, home, to, optimizer_what(b, u, false), &u->chunk,
-                  sw_plan_optimizer_bytes(b->plan, u->chunk.at.grains));
+    const struct sw_what what = optimizer_what(b, u, false);
+    sw_build_move(b, &home, &to, &what, &u->chunk, sw_plan_optimizer_bytes(b->plan, u->chunk.at.grains));
     return to;
 }
 
@@ -381,7 +384,8 @@ static struct sw_operand grads_of_update(struct sw_builder *b, const struct sw_c
     if (!sw_plan_updates_on_device(b->plan, unit) || tier_of(b, SW_GRADS, unit) == SW_DEVICE)
         return at;
     const struct sw_operand staging = sw_build_ring(b, SLOT_GRADS_UP);
-    sw_build_move(b, at, staging, grads_what(chunk, 1), chunk, sw_build_grads_bytes(b, chunk));
+    const struct sw_what what = grads_what(chunk, 1);
+    sw_build_move(b, &at, &staging, &what, chunk, sw_build_grads_bytes(b, chunk));
     return staging;
 }
 
@@ -447,16 +451,18 @@ static void spread_weights(struct sw_builder *b, const struct chunk_update *u, s
     struct sw_operand on_host = made;
     if (made_in == SW_DEVICE && home_tier != SW_DEVICE && goes_home) {
         on_host = home_tier == SW_HOST ? home : sw_build_ring(b, SLOT_WEIGHTS_RING);
-        sw_build_move(b, made, on_host, what, &u->chunk, bytes);
+        sw_build_move(b, &made, &on_host, &what, &u->chunk, bytes);
     }
     if (made_in == SW_HOST && home_tier == SW_DEVICE)
-        sw_build_move(b, made, home, what, &u->chunk, bytes);
+        sw_build_move(b, &made, &home, &what, &u->chunk, bytes);
     if (u->gathered)
         build_gather(b, &u->chunk, on_host, what);
-    if (made_in == SW_HOST && home_tier != SW_DEVICE && u->slot >= 0)
-        sw_build_move(b, on_host, slot_of_weights(b, unit, u->slot), what, &u->chunk, bytes);
+    if (made_in == SW_HOST && home_tier != SW_DEVICE && u->slot >= 0) {
+        const struct sw_operand on_device = slot_of_weights(b, unit, u->slot);
+        sw_build_move(b, &on_host, &on_device, &what, &u->chunk, bytes);
+    }
     if (home_tier == SW_NVME && goes_home)
-        sw_build_move(b, on_host, home, what, &u->chunk, bytes);
+        sw_build_move(b, &on_host, &home, &what, &u->chunk, bytes);
 }
 
 /* Returns where an update writes its new weights. */
@@ -478,10 +484,10 @@ static void save_optimizer(struct sw_builder *b, const struct chunk_update *u, s
     struct sw_operand from = home;
     if (tier_of(b, SW_OPTIMIZER, u->chunk.unit) == SW_DEVICE) {
         from = sw_build_ring(b, SLOT_OPTIMIZER_RING);
-        sw_build_move(b, home, from, what, &u->chunk, optimizer_bytes);
+        sw_build_move(b, &home, &from, &what, &u->chunk, optimizer_bytes);
     }
-    sw_build_move(b, from, home_of(b->index->of_unit[SLOT_SAVED_OPTIMIZER][u->chunk.unit]), what, &u->chunk,
-                  optimizer_bytes);
+    const struct sw_operand saved = home_of(b->index->of_unit[SLOT_SAVED_OPTIMIZER][u->chunk.unit]);
+    sw_build_move(b, &from, &saved, &what, &u->chunk, optimizer_bytes);
 }
 
 static void update_chunk(struct sw_builder *b, const struct chunk_update *u) {
@@ -494,8 +500,9 @@ static void update_chunk(struct sw_builder *b, const struct chunk_update *u) {
     if (tier == SW_NVME)
         records = u->speculative ? bring_optimizer(b, u) : take(b, SW_OPTIMIZER);
     const struct sw_operand at = streams ? sw_build_ring(b, SLOT_OPTIMIZER_UP) : records;
+    const struct sw_what before = optimizer_what(b, u, false), after = optimizer_what(b, u, true);
     if (streams)
-        sw_build_move(b, records, at, optimizer_what(b, u, false), &u->chunk, optimizer_bytes);
+        sw_build_move(b, &records, &at, &before, &u->chunk, optimizer_bytes);
     const struct sw_operand weights = weights_target(b, u, on_device);
     update_op(b, u, on_device, at, weights);
     if (b->plan->spec.update_only)
@@ -503,9 +510,9 @@ static void update_chunk(struct sw_builder *b, const struct chunk_update *u) {
     else
         spread_weights(b, u, weights);
     if (streams)
-        sw_build_move(b, at, records, optimizer_what(b, u, true), &u->chunk, optimizer_bytes);
+        sw_build_move(b, &at, &records, &after, &u->chunk, optimizer_bytes);
     if (tier == SW_NVME)
-        sw_build_move(b, records, home, optimizer_what(b, u, true), &u->chunk, optimizer_bytes);
+        sw_build_move(b, &records, &home, &after, &u->chunk, optimizer_bytes);
     else if (b->saves)
         save_optimizer(b, u, home, optimizer_bytes);
 }
@@ -565,9 +572,9 @@ void sw_build_update_end(struct sw_builder *b, const struct sw_unit_update *upda
         const int64_t bytes = sw_build_weights_bytes(b, &chunk);
         const bool nvme = b->plan->slot[home.slot].tier == SW_NVME;
         const struct sw_operand on_host = nvme ? sw_build_ring(b, SLOT_WEIGHTS_RING) : home;
-        sw_build_move(b, at, on_host, what, &chunk, bytes);
+        sw_build_move(b, &at, &on_host, &what, &chunk, bytes);
         if (nvme)
-            sw_build_move(b, on_host, home, what, &chunk, bytes);
+            sw_build_move(b, &on_host, &home, &what, &chunk, bytes);
     }
 }
 
@@ -588,9 +595,9 @@ static struct sw_operand round_chunk(struct sw_builder *b, const struct sw_chunk
     if (tier == SW_DEVICE)
         return updated_there ? on_device : (struct sw_operand){.slot = -1};
     const struct sw_operand on_host = tier == SW_HOST ? home : sw_build_ring(b, SLOT_GRADS_OUT);
-    sw_build_move(b, on_device, on_host, grads, chunk, bytes);
+    sw_build_move(b, &on_device, &on_host, &grads, chunk, bytes);
     if (tier == SW_NVME)
-        sw_build_move(b, on_host, home, grads, chunk, bytes);
+        sw_build_move(b, &on_host, &home, &grads, chunk, bytes);
     return updated_there ? on_device : on_host;
 }
 
@@ -632,7 +639,8 @@ bool sw_build_is_table(const struct sw_builder *b, int64_t unit) {
 static void emit_acc_transfer(struct sw_builder *b, int64_t unit, struct sw_accumulator acc, bool in) {
     const int32_t home = b->index->of_unit[SLOT_ACC][unit];
     const bool nvme = b->plan->slot[home].tier == SW_NVME;
-    for (int64_t c = 0; c < sw_plan_trained_chunks(b->plan, unit); c++) {
+    const int64_t chunks = sw_plan_trained_chunks(b->plan, unit);
+    for (int64_t c = 0; c < chunks; c++) {
         const struct sw_chunk chunk = {unit, c, sw_plan_trained_chunk(b->plan, unit, c)};
         const int64_t bytes = chunk.at.grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float);
         const struct sw_what what = acc_of(unit, c, acc.version);
@@ -640,10 +648,10 @@ static void emit_acc_transfer(struct sw_builder *b, int64_t unit, struct sw_accu
         const struct sw_operand at_home = {.slot = home, .piece = SW_BY_GRAINS};
         const struct sw_operand on_host = nvme ? sw_build_ring(b, in ? SLOT_ACC_IN : SLOT_ACC_OUT) : at_home;
         if (in && nvme)
-            sw_build_move(b, at_home, on_host, what, &chunk, bytes);
-        sw_build_move(b, in ? on_host : on_device, in ? on_device : on_host, what, &chunk, bytes);
+            sw_build_move(b, &at_home, &on_host, &what, &chunk, bytes);
+        sw_build_move(b, in ? &on_host : &on_device, in ? &on_device : &on_host, &what, &chunk, bytes);
         if (!in && nvme)
-            sw_build_move(b, on_host, at_home, what, &chunk, bytes);
+            sw_build_move(b, &on_host, &at_home, &what, &chunk, bytes);
     }
 }
 

@@ -91,9 +91,21 @@ struct known_step {
     struct sw_outline_price price;
 };
 
+/* The room for one program and its simulation. */
+struct room {
+    struct sw_emit_room emit;
+    struct sw_simulate_room simulate;
+};
+
+static void room_destroy(struct room *room) {
+    sw_emit_room_destroy(&room->emit);
+    sw_simulate_room_destroy(&room->simulate);
+}
+
 struct sw_price_memory {
     struct known_step known[MEMORY_CAPACITY];
     int count;
+    struct room room;
 };
 
 sw_status sw_price_memory_create(struct sw_price_memory **out) {
@@ -101,7 +113,13 @@ sw_status sw_price_memory_create(struct sw_price_memory **out) {
     return *out != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to price plans");
 }
 
+void sw_price_memory_drop_room(struct sw_price_memory *memory) {
+    if (memory != NULL)
+        room_destroy(&memory->room);
+}
+
 void sw_price_memory_destroy(struct sw_price_memory *memory) {
+    sw_price_memory_drop_room(memory);
     free(memory);
 }
 
@@ -173,34 +191,33 @@ static struct known_step *find_known(struct sw_price_memory *memory, XXH128_hash
     return at->taken || memory->count < MEMORY_MOST ? at : NULL;
 }
 
-static sw_status simulate(const struct sw_plan *plan, const struct sw_rates *rates, double enough_s,
+static sw_status simulate(const struct sw_plan *plan, const struct sw_rates *rates, double enough_s, struct room *room,
                           struct sw_outline_price *out) {
-    struct sw_program program = {0};
+    const struct sw_program *program = &room->emit.program;
     int64_t accesses;
     *out = (struct sw_outline_price){.step.step_s = INFINITY};
-    sw_status status = sw_plan_emit_waits(plan, SW_PROGRAM_UPDATE, &program, &accesses);
-    out->ops = sw_max_i64(program.op_count, accesses / ACCESSES_OF_OP);
+    sw_status status = sw_plan_emit_waits(plan, SW_PROGRAM_UPDATE, &room->emit, &accesses);
+    out->ops = sw_max_i64(program->op_count, accesses / ACCESSES_OF_OP);
     if (status == SW_ERR_ARG) { /* too many ops, or too many bytes of them */
         sw_error_clear();
         status = SW_OK;
         out->least_s = INFINITY;
         out->ops = SW_PLAN_MOST_OPS;
     } else if (status == SW_OK) {
-        if (sw_outline_is_too_long(plan, program.op_count))
+        if (sw_outline_is_too_long(plan, program->op_count))
             enough_s = 0.0;
-        status = sw_simulate_program(plan, &program, rates, enough_s, &out->least_s, &out->step);
+        status = sw_simulate_program(plan, program, rates, enough_s, &room->simulate, &out->least_s, &out->step);
         out->simulated = status == SW_OK && isfinite(out->step.step_s);
     }
-    sw_program_destroy(&program);
     return status;
 }
 
 /* Returns the remembered price, or simulates and remembers it. A simulation that stopped early is repeated if enough_s
  * is larger now. */
 static sw_status recall(struct known_step *known, const struct sw_plan *plan, const struct sw_rates *rates,
-                        double enough_s, struct sw_outline_price *out) {
+                        double enough_s, struct room *room, struct sw_outline_price *out) {
     if (!known->taken || (!known->price.simulated && known->price.least_s < enough_s))
-        SW_TRY(simulate(plan, rates, enough_s, &known->price));
+        SW_TRY(simulate(plan, rates, enough_s, room, &known->price));
     *out = known->price;
     if (out->simulated && !(out->least_s < enough_s)) {
         out->simulated = false;
@@ -213,9 +230,13 @@ sw_status sw_outline_simulate(const struct sw_plan *plan, const struct sw_rates 
                               struct sw_price_memory *memory, struct sw_outline_price *out) {
     const XXH128_hash_t key = memory != NULL ? key_of(plan, rates) : (XXH128_hash_t){0};
     struct known_step *known = memory != NULL ? find_known(memory, key) : NULL;
-    if (known == NULL)
-        return simulate(plan, rates, enough_s, out);
-    SW_TRY(recall(known, plan, rates, enough_s, out));
+    if (known == NULL) {
+        struct room own = {0};
+        const sw_status status = simulate(plan, rates, enough_s, memory != NULL ? &memory->room : &own, out);
+        room_destroy(&own);
+        return status;
+    }
+    SW_TRY(recall(known, plan, rates, enough_s, &memory->room, out));
     memory->count += !known->taken;
     known->taken = true;
     known->key = key;

@@ -37,6 +37,9 @@ struct sw_outline_price {
 struct sw_price_memory;
 sw_status sw_price_memory_create(struct sw_price_memory **out);
 void sw_price_memory_destroy(struct sw_price_memory *memory);
+/* Frees the room in which steps were simulated and keeps their prices. A search ends so, because the memory may live as
+ * long as a training. memory: may be NULL. */
+void sw_price_memory_drop_room(struct sw_price_memory *memory);
 
 /* Makes the program of an outline's step, simulates it, unless its busiest lane takes as long as `enough_s` or its ops
  * are too many, and drops it. memory (may be NULL): spares that for steps that it knows, and changes no answer. */

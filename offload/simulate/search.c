@@ -739,6 +739,7 @@ sw_status sw_plan_search(const struct sw_plan_spec *spec, const struct sw_search
     sw_status status = price_groups(&c);
     if (status == SW_OK)
         status = search_groups(&c);
+    sw_price_memory_drop_room(open->memory);
     if (status != SW_OK) {
         sw_plan_destroy(c.found.plan);
         return status;

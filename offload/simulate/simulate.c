@@ -93,7 +93,6 @@ enum { MARKS = 33, MARKS_WITHIN = MARKS - 1 };
 struct simulator {
     const struct sw_program *program;
     const struct sw_rates *rates;
-    struct timed_op *op;              /* lane after lane */
     struct sw_op_times *times[STEPS]; /* NULL: not traced */
     int64_t steps, first, last;       /* steps in all; the answer is about those after `first`, up to `last` */
     int64_t steps_done;
@@ -748,40 +747,69 @@ static void compare_marks(struct simulator *s, bool step_is_done) {
     s->next_mark = lane->ends + stride - lane->end % stride;
 }
 
-/* Sets up the lanes, activates those with ops, and returns the time of the busiest. */
-static sw_status begin(struct simulator *s, const struct pricing *pricing, double *out_busiest_s) {
+/* Prices the ops, each of which goes to its place in its lane. Returns the time of the busiest lane. */
+static double time_ops(struct simulator *s, const struct pricing *pricing, struct timed_op *const to[SW_LANES]) {
     const struct sw_program *program = s->program;
     struct recent_prices recent = {0};
+    double busy_s[SW_LANES] = {0.0}, passes_s = 0.0; /* passes_s: computing micro-batches */
+    double busiest_s = 0.0;
+    for (const struct sw_op *op = program->op; op < program->op + program->op_count; op++) {
+        struct timed_op *at = &to[op->lane][op->position];
+        *at = time_next(pricing, op, &recent);
+        busy_s[op->lane] += at->seconds[0];
+        passes_s += op->lane == SW_LANE_COMPUTE && op->micro >= 0 ? at->seconds[0] : 0.0;
+    }
+    for (int which = 0; which < SW_LANES; which++)
+        busiest_s = greater(busiest_s, busy_s[which]);
+    s->bubble_s = (double)(sw_plan_stages(pricing->plan) - 1) * passes_s /
+                  (double)(sw_plan_groups(pricing->plan) * sw_plan_turns(pricing->plan));
+    return busiest_s;
+}
+
+/* Makes room for the entries of an array of which nothing is kept. */
+static bool make_room(void **array, int32_t *capacity, int32_t wanted, size_t size) {
+    if (*array != NULL && *capacity >= wanted)
+        return true;
+    free(*array);
+    *array = malloc((size_t)wanted * size);
+    *capacity = *array != NULL ? wanted : 0;
+    return *array != NULL;
+}
+
+void sw_simulate_room_destroy(struct sw_simulate_room *room) {
+    free(room->ops);
+    free(room->events);
+    *room = (struct sw_simulate_room){0};
+}
+
+/* Sets up the lanes, activates those with ops, and returns the time of the busiest. */
+static sw_status begin(struct simulator *s, const struct pricing *pricing, struct sw_simulate_room *room,
+                       double *out_busiest_s) {
+    const struct sw_program *program = s->program;
+    const int32_t most = program->op_count + 1;
+    struct timed_op *to[SW_LANES];
     *out_busiest_s = 0.0;
     s->rates = pricing->rates;
-    s->op = malloc(((size_t)program->op_count + 1) * sizeof *s->op);
-    if (s->op == NULL)
+    if (!make_room(&room->ops, &room->op_capacity, most, sizeof **to))
         return sw_fail(SW_ERR_NOMEM, "no memory to simulate a plan");
-    struct timed_op *at = s->op;
+    struct timed_op *at = room->ops;
     for (int which = 0; which < SW_LANES; which++) {
         const int32_t count = program->lane_count[which];
+        to[which] = at;
         s->lane[which] = (struct lane_state){.op = at, .count = count};
         s->left_s[which] = INFINITY;
         s->active |= count > 0 ? bit_of(which) : 0;
-        double busy_s = 0.0, passes_s = 0.0; /* of all ops, and of those of micro-batches */
-        for (int32_t i = 0; i < count; i++, at++) {
-            const struct sw_op *op = &program->op[program->lane_op[which][i]];
-            *at = time_next(pricing, op, &recent);
-            busy_s += at->seconds[0];
-            passes_s += op->micro >= 0 ? at->seconds[0] : 0.0;
-        }
-        *out_busiest_s = greater(*out_busiest_s, busy_s);
-        if (which == SW_LANE_COMPUTE)
-            s->bubble_s = (double)(sw_plan_stages(pricing->plan) - 1) * passes_s /
-                          (double)(sw_plan_groups(pricing->plan) * sw_plan_turns(pricing->plan));
         s->marker = count > s->lane[s->marker].count ? which : s->marker;
+        at += count;
     }
+    *out_busiest_s = time_ops(s, pricing, to);
     s->due = s->active;
     for (int mark = 0; mark < MARKS; mark++)
         s->mark[mark].events = -1;
     /* The last steps of all are followed by none, and so differ from those before. */
-    if (s->last < s->steps && s->times[0] == NULL)
-        s->event = malloc(((size_t)program->op_count + 1) * sizeof *s->event);
+    if (s->last < s->steps && s->times[0] == NULL &&
+        make_room(&room->events, &room->event_capacity, most, sizeof *s->event))
+        s->event = room->events;
     return SW_OK;
 }
 
@@ -809,17 +837,13 @@ static sw_status run(struct simulator *s, struct sw_simulation *out) {
     return SW_OK;
 }
 
-static void end(struct simulator *s) {
-    free(s->event);
-    free(s->op);
-}
-
 static sw_status simulate(struct simulator *s, const struct pricing *pricing, struct sw_simulation *out) {
+    struct sw_simulate_room room = {0};
     double busiest_s;
-    sw_status status = begin(s, pricing, &busiest_s);
+    sw_status status = begin(s, pricing, &room, &busiest_s);
     if (status == SW_OK)
         status = run(s, out);
-    end(s);
+    sw_simulate_room_destroy(&room);
     return status;
 }
 
@@ -834,16 +858,13 @@ sw_status sw_simulate(const struct sw_plan *plan, sw_program_kind kind, bool red
 }
 
 sw_status sw_simulate_program(const struct sw_plan *plan, const struct sw_program *program,
-                              const struct sw_rates *rates, double enough_s, double *out_busiest_s,
-                              struct sw_simulation *out) {
+                              const struct sw_rates *rates, double enough_s, struct sw_simulate_room *room,
+                              double *out_busiest_s, struct sw_simulation *out) {
     const struct pricing pricing = {.plan = plan, .rates = rates};
     struct simulator s = {.program = program, .steps = STEPS, .first = ANSWER - 1, .last = ANSWER};
     *out = (struct sw_simulation){.step_s = INFINITY};
-    sw_status status = begin(&s, &pricing, out_busiest_s);
-    if (status == SW_OK && *out_busiest_s < enough_s)
-        status = run(&s, out);
-    end(&s);
-    return status;
+    SW_TRY(begin(&s, &pricing, room, out_busiest_s));
+    return *out_busiest_s < enough_s ? run(&s, out) : SW_OK;
 }
 
 sw_status sw_simulate_apart(const struct sw_plan *plan, sw_program_kind kind, int64_t steps,

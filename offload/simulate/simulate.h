@@ -35,12 +35,19 @@ enum { SW_SIMULATE_MOST_STEPS = 6 };
 sw_status sw_simulate_apart(const struct sw_plan *plan, sw_program_kind kind, int64_t steps,
                             const struct sw_rates *rates, struct sw_simulation *out);
 
-/* Simulates, without a trace, the program of an outline, which is not one of the plan's. *out_busiest_s: the time of
- * its busiest lane, a lower bound of the step. If that is enough_s or more, nothing is simulated, and the step of *out
- * is infinite. */
+/* Memory that simulations use one after the other. It begins as zeros. */
+struct sw_simulate_room {
+    void *ops, *events;
+    int32_t op_capacity, event_capacity; /* entries */
+};
+void sw_simulate_room_destroy(struct sw_simulate_room *room);
+
+/* Simulates, without a trace, the program of an outline, which is not one of the plan's and needs no index of lanes.
+ * *out_busiest_s: the time of its busiest lane, a lower bound of the step. If that is enough_s or more, nothing is
+ * simulated, and the step of *out is infinite. */
 sw_status sw_simulate_program(const struct sw_plan *plan, const struct sw_program *program,
-                              const struct sw_rates *rates, double enough_s, double *out_busiest_s,
-                              struct sw_simulation *out);
+                              const struct sw_rates *rates, double enough_s, struct sw_simulate_room *room,
+                              double *out_busiest_s, struct sw_simulation *out);
 
 /* Returns the least seconds for which an op keeps its lane busy: by itself, and on a lane that was busy before. */
 double sw_simulate_op(const struct sw_plan *plan, const struct sw_rates *rates, const struct sw_op *op);
