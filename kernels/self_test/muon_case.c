@@ -7,26 +7,28 @@
 
 #include <stdlib.h>
 
-/* One that is turned and one that is not, two whose outputs take turns, three whose heads do; and a larger one. */
+/* One that is turned and one that is not, two whose outputs take turns, three whose heads do; and a larger one. One
+ * side is at least four times the other: the singular values of such random matrices are near each other, so that
+ * rounding is not raised much. */
 static const struct sw_muon_tensor tensors[] = {
-    {.first_elem = 0, .outputs = 40, .inputs = 100, .parts = 1, .part_end = {40}, .decay = true},
-    {.first_elem = 4000, .outputs = 90, .inputs = 40, .parts = 1, .part_end = {90}, .lr_scale = 0.5},
-    {.first_elem = 7616,
-     .outputs = 96,
-     .inputs = 40,
+    {.first_elem = 0, .outputs = 20, .inputs = 100, .parts = 1, .part_end = {20}, .decay = true},
+    {.first_elem = 2048, .outputs = 140, .inputs = 35, .parts = 1, .part_end = {140}, .lr_scale = 0.5},
+    {.first_elem = 7168,
+     .outputs = 40,
+     .inputs = 90,
      .in_first = true,
      .alternate = true,
      .parts = 2,
-     .part_end = {48, 96}},
-    {.first_elem = 11456, .outputs = 60, .inputs = 50, .turn = 5, .parts = 3, .part_end = {20, 40, 60}},
-    {.first_elem = SW_GRAIN_ELEMS, .outputs = 160, .inputs = 200, .parts = 1, .part_end = {160}, .decay = true},
+     .part_end = {20, 40}},
+    {.first_elem = 10880, .outputs = 30, .inputs = 50, .turn = 5, .parts = 3, .part_end = {10, 20, 30}},
+    {.first_elem = SW_GRAIN_ELEMS, .outputs = 70, .inputs = 400, .parts = 1, .part_end = {70}, .decay = true},
 };
 enum { TENSORS = sizeof tensors / sizeof tensors[0], LARGE_GRAINS = 3 };
 
 #define LR 0.01
-/* Five iterations in bf16 are off by up to a 32nd of the largest elements of X, and a device and the reference, with
- * other orders of sums, by twice as much. These elements are about 0.4, and Jordan's scale is at most 1.5. */
-static const struct trial_tolerance STEPS = {0.0, LR * 1.5 * 0.4 / 16.0};
+/* A sixteenth of the largest elements of X, which are about 0.4. Jordan's scale is 2 where it is largest, for the
+ * tensor with half the rate. */
+static const struct trial_tolerance STEPS = {0.0, LR * 0.4 / 16.0};
 
 static const struct form {
     sw_optimizer_format format;
