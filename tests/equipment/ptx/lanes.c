@@ -191,6 +191,7 @@ TERNARY(fma_f32, f32, f32, f32, f32, one_nan(fmaf(a, b, c)))
 UNARY(neg_f64, f64, f64, -a)
 UNARY(sqrt_f64, f64, f64, sqrt(a))
 UNARY(rcp_f64, f64, f64, 1.0 / a)
+BINARY(max_f64, f64, f64, f64, fmax(a, b))
 BINARY(add_f64, f64, f64, f64, a + b)
 BINARY(sub_f64, f64, f64, f64, a - b)
 BINARY(mul_f64, f64, f64, f64, a *b)
@@ -413,6 +414,7 @@ const struct sw_ptx_row sw_ptx_lane_rows[] = {
     {"div.rn.f64", "8=88", div_f64},
     {"sqrt.rn.f64", "8=8", sqrt_f64},
     {"rcp.rn.f64", "8=8", rcp_f64},
+    {"max.f64", "8=88", max_f64},
     {"fma.rn.f64", "8=888", fma_f64},
     {"cvt.u16.u32", "2=4", cvt_low_16},
     {"cvt.s16.s32", "2=4", cvt_low_16},
