@@ -155,18 +155,24 @@ static void put_picture(const struct picture *picture, FILE *to) {
           to);
 }
 
+/* Prints the shares of the steps after `after_step`; without one, those of the last step, the first of its start. */
 static void put_shares(const struct sw_curves *curves, int64_t after_step, FILE *to) {
     const double *last = curves->last.value;
     int64_t steps;
-    const double idle = sw_curves_median(curves, SW_LOG_PIPELINE_IDLE, after_step, &steps);
-    const double most = sw_curves_median(curves, SW_LOG_PIPELINE_MOST_IDLE, after_step, NULL);
+    double idle = sw_curves_median(curves, SW_LOG_PIPELINE_IDLE, after_step, &steps);
+    double most = sw_curves_median(curves, SW_LOG_PIPELINE_MOST_IDLE, after_step, NULL);
+    char count[SW_COUNT_CHARS];
+    if (steps == 0) {
+        idle = last[SW_LOG_PIPELINE_IDLE];
+        most = last[SW_LOG_PIPELINE_MOST_IDLE];
+    }
     fprintf(to, "a pipeline of %.0f stages; a step has %.0f groups of micro-batches\n", last[SW_LOG_PIPELINE],
             last[SW_LOG_PIPELINE_GROUPS]);
-    if (steps > 0)
-        fprintf(to,
-                "idle for %.1f%% of a step, the mean of all ranks (most: %.1f%%), in %lld steps;\n"
-                "(p-1)/(m+p-1) of p stages and m groups: %.1f%%, if all only computed\n",
-                100.0 * idle, 100.0 * most, (long long)steps, 100.0 * last[SW_LOG_PIPELINE_FORMULA]);
+    fprintf(to,
+            "idle for %.1f%% of a step, the mean of all ranks (most: %.1f%%), in %s;\n"
+            "(p-1)/(m+p-1) of p stages and m groups: %.1f%%, if all only computed\n",
+            100.0 * idle, 100.0 * most, sw_format_count(sw_max_i64(steps, 1), "step", count),
+            100.0 * last[SW_LOG_PIPELINE_FORMULA]);
 }
 
 sw_status sw_stages_describe(const char *folder, const struct sw_curves *curves, int64_t after_step, char **out) {

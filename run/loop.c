@@ -846,20 +846,27 @@ static sw_status open_log(struct loop *loop) {
     return SW_OK;
 }
 
-/* Removes unfinished files that a kill left and that this start may have no reason to write. */
-static void remove_unfinished(const char *folder) {
+static void remove_named(const char *folder, const char *name) {
+    char path[SW_RUN_PATH_CHARS];
+    if (sw_path_join(path, sizeof path, folder, name) == SW_OK)
+        (void)sw_path_unlink(path);
+}
+
+/* Removes unfinished files that a kill left and that this start may have no reason to write, and the timelines of
+ * pipeline stages that there are no more. */
+static void remove_unfinished(const char *folder, int stages) {
     static const char *const names[] = {"exports/index.json.partial", SW_REFERENCE_UNFINISHED_NAME,
                                         SW_REFERENCE_UNFINISHED_NAME ".partial"};
-    char path[SW_RUN_PATH_CHARS], name[SW_TIMELINE_NAME_CHARS], unfinished[SW_RUN_PATH_CHARS];
+    char name[SW_TIMELINE_NAME_CHARS], unfinished[SW_TIMELINE_NAME_CHARS + 8];
     SW_HANDLES_ERRORS();
     for (int stage = 0; stage < SW_MOST_STAGES; stage++) {
         snprintf(unfinished, sizeof unfinished, "%s.partial", sw_timeline_name(stage, name));
-        if (sw_path_join(path, sizeof path, folder, unfinished) == SW_OK)
-            (void)sw_path_unlink(path);
+        remove_named(folder, unfinished);
+        if (stage >= stages)
+            remove_named(folder, name);
     }
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (sw_path_join(path, sizeof path, folder, names[i]) == SW_OK)
-            (void)sw_path_unlink(path);
+        remove_named(folder, names[i]);
 }
 
 static sw_status run(struct loop *loop, sw_run_end *out_end) {
@@ -869,7 +876,7 @@ static sw_status run(struct loop *loop, sw_run_end *out_end) {
     SW_TRY(sw_ranks_agree_on_error(ranks, open_names(loop)));
     SW_TRY(sw_ranks_first(ranks, open_log(loop)));
     if (sw_ranks_rank(ranks) == 0)
-        remove_unfinished(loop->trainer->folder);
+        remove_unfinished(loop->trainer->folder, sw_plan_stages(loop->trainer->job.plan));
     SW_TRY(sw_ranks_first(ranks, sw_exports_tidy(loop->trainer, loop->log)));
     SW_TRY(sw_ranks_spread(ranks, "log", &loop->evaluated, sizeof loop->evaluated));
     SW_TRY(sw_ranks_spread(ranks, "log", &loop->sampled, sizeof loop->sampled));
