@@ -240,6 +240,7 @@ struct share {
 static sw_status begin_plan(const struct sw_settings *settings, const struct sw_model *model, struct share share,
                             struct sw_plan_lack *out_lack, struct sw_plan_spec *out) {
     const struct sw_model_bytes bytes = sw_model_bytes(model);
+    SW_TRY(sw_as_usage(sw_settings_check_trained(settings, sw_model_get_units(model))));
     struct sw_plan_spec spec = {
         .lack = out_lack,
         .units = sw_model_get_units(model),

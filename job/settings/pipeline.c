@@ -179,7 +179,6 @@ sw_status sw_settings_check_pipeline(const struct sw_settings *s) {
         {s->tiles > 1, "--tiles"},
         {s->sequence == SW_SEQUENCE_YES, "--sequence-parallel yes"},
         {s->partition == SW_PARTITION_YES, "--partition-activations yes"},
-        {sw_tuning_freezes(&s->tuning) || s->adapter != NULL, "--freeze, --lora or --adapter"},
         {s->precision == SW_PRECISION_FP8, "--precision fp8"},
         {s->gather != SW_GATHER_EXACT, "--gather int8"},
         {s->reduce != SW_REDUCE_ORDERED, "--reduce"},
@@ -366,6 +365,17 @@ struct sw_plan_pipeline sw_settings_pipeline(const struct sw_settings *settings,
     }
     out.bound[split.count] = (int32_t)units;
     return out;
+}
+
+sw_status sw_settings_check_trained(const struct sw_settings *settings, const struct sw_units *units) {
+    const struct sw_plan_pipeline pipeline = sw_settings_pipeline(settings, units->count);
+    for (int stage = 0; stage < pipeline.stages; stage++)
+        if (!sw_stage_trains(&pipeline, stage, units))
+            return sw_fail(SW_ERR_ARG,
+                           "stage %d of --pipeline %lld, of --pipeline-split %s, has nothing to train, because all its "
+                           "weights are frozen; give it other layers by --pipeline-split, or fewer stages",
+                           stage, (long long)settings->pipeline, settings->pipeline_split);
+    return SW_OK;
 }
 
 struct sw_layer_run sw_settings_layer_run(const struct sw_settings *settings, int64_t stage, int64_t turn) {

@@ -20,6 +20,9 @@ sw_status sw_settings_resolve_pipeline(struct sw_settings *settings, const struc
 /* Returns the stages of a resolved split, for a model of so many units, and this rank's stage. */
 struct sw_plan_pipeline sw_settings_pipeline(const struct sw_settings *settings, int64_t units);
 
+/* Refuses a resolved split in which a stage has nothing to train, because its units are frozen. */
+sw_status sw_settings_check_trained(const struct sw_settings *settings, const struct sw_units *units);
+
 /* Returns the layers that a stage of a resolved split has in a turn, and in all of them. */
 struct sw_layer_run {
     int64_t first, layers;

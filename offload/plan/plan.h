@@ -205,7 +205,7 @@ struct sw_plan_experts {
  * same number in their stages have the same micro-batches. Groups of micro-batches go through the stages as in
  * PipeDream-flush (Narayanan et al., arXiv 2006.09503): a stage begins with one group for each stage behind it, and
  * then takes a forward and a backward pass in turn, so that it keeps the inputs of no more groups than stages are from
- * it to the last one. All units are trained.
+ * it to the last one. Each stage trains some of its weights.
  *
  * Interleaved (Narayanan et al., arXiv 2104.04473), a stage has several runs of units, its turns: the model is cut into
  * stages · turns virtual stages, and number k of these is turn k / stages of stage k % stages, so that the last stage
@@ -505,12 +505,14 @@ static inline int sw_plan_stage_ranks(const struct sw_plan *plan) {
     return sw_plan_job_ranks(plan) / sw_plan_stages(plan);
 }
 int sw_plan_stage_of(const struct sw_plan *plan, int64_t unit);
+/* Tells whether a stage trains any of its units; the last one has a tied table, too. */
+bool sw_stage_trains(const struct sw_plan_pipeline *pipeline, int stage, const struct sw_units *units);
 /* Returns the most groups of micro-batches of which this rank's stage keeps what a unit's backward pass needs, 1
  * without stages; and the pieces of the slot that keeps a unit's inputs, one for each micro-batch of these groups and,
  * of a unit that gets them from the stage before, of those that come meanwhile. */
 int64_t sw_plan_groups_in_flight(const struct sw_plan *plan, int64_t unit);
 int64_t sw_plan_input_pieces(const struct sw_plan *plan, int64_t unit);
-/* Tells whether the first and the last stage have a tied table's state each, and this rank is in one of them. */
+/* Tells whether the first and the last stage each train a tied table, and this rank is in one of them. */
 bool sw_plan_copies_table(const struct sw_plan *plan);
 /* Returns the members of an expert group, at least 1; its ranks, of which a tensor group without experts is one
  * member; and this one's number among these. */

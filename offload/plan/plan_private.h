@@ -194,7 +194,8 @@ int64_t sw_plan_bucket_grains(const struct sw_plan *plan, int64_t unit, int64_t 
 struct sw_span sw_plan_bucket_run(const struct sw_plan *plan, int64_t unit, int64_t number, int64_t run);
 /* Returns a chunk of a unit's whole weights, of its trained span, or of this rank's secondary shard of it. */
 struct sw_span sw_plan_unit_chunk(const struct sw_plan *plan, int64_t unit, int64_t chunk);
-/* Returns the number of cells of a unit's base; of the chunks that this rank has of it, and the cells of one. */
+/* Returns the number of cells of a unit's base, 0 where this rank's stage does not have the unit; of the chunks that
+ * this rank has of it, and the cells of one. */
 int64_t sw_plan_base_cells(const struct sw_plan *plan, int64_t unit);
 int64_t sw_plan_base_chunks(const struct sw_plan *plan, int64_t unit);
 struct sw_span sw_plan_base_chunk(const struct sw_plan *plan, int64_t unit, int64_t chunk);

@@ -144,9 +144,11 @@ static void check_pipeline(const struct sw_plan_spec *spec) {
     assert(spec->train && !spec->update_only && spec->experts.ranks <= 1 && spec->secondary_ranks < 2);
     assert(spec->gather == SW_QUANT_NONE && spec->reduce == SW_QUANT_NONE && spec->grads == SW_GRADS_TYPED);
     assert(!spec->tensor.sequence && !spec->tensor.partition_inputs && spec->gathered_bytes == 0 && spec->tally == 0);
-    assert(spec->units->base == SW_BASE_TYPED && !spec->units->fp8 && spec->pair_sequences == 0);
+    assert(!spec->units->fp8 && spec->pair_sequences == 0);
     for (int64_t u = 0; u < spec->units->count; u++)
-        assert(spec->units->unit[u].trained_grain == 0 && !spec->cost[u].shares_input && !spec->cost[u].continues);
+        assert(!spec->cost[u].shares_input && !spec->cost[u].continues);
+    for (int s = 0; s < pipeline->stages; s++)
+        assert(sw_stage_trains(pipeline, s, spec->units));
 }
 
 /* Pieces of rings of such chunks, if they fit: a transfer each way, the update, and one that waits for it. */

@@ -61,6 +61,16 @@ int sw_plan_stage_of(const struct sw_plan *plan, int64_t unit) {
     return number % stages;
 }
 
+bool sw_stage_trains(const struct sw_plan_pipeline *pipeline, int stage, const struct sw_units *units) {
+    const int numbers = pipeline->stages * (pipeline->turns > 1 ? pipeline->turns : 1);
+    const bool table = units->tied && stage + 1 == pipeline->stages;
+    bool any = table && units->unit[0].trained_grain < units->unit[0].grains;
+    for (int number = stage; number < numbers; number += pipeline->stages)
+        for (int64_t u = pipeline->bound[number]; u < pipeline->bound[number + 1]; u++)
+            any |= units->unit[u].trained_grain < units->unit[u].grains;
+    return any;
+}
+
 /* Returns the numbers of the turn in which this rank's stage computes a unit; NULL: there are no stages, or another
  * stage does. */
 static const struct sw_stage_turn *turn_with(const struct sw_plan *plan, int64_t unit) {
@@ -89,7 +99,7 @@ int64_t sw_plan_received_pieces(const struct sw_plan *plan, int64_t unit) {
 }
 
 bool sw_plan_copies_table(const struct sw_plan *plan) {
-    return sw_plan_stages(plan) > 1 && plan->spec.units->tied && sw_plan_holds(plan, 0);
+    return sw_plan_stages(plan) > 1 && plan->spec.units->tied && sw_plan_trains(plan, 0);
 }
 
 /* Rank n · tensor ranks + t of an expert group has the same rows as rank t of its tensor group. */
@@ -535,7 +545,7 @@ struct sw_span sw_plan_unit_chunk(const struct sw_plan *plan, int64_t unit, int6
 }
 
 int64_t sw_plan_base_cells(const struct sw_plan *plan, int64_t unit) {
-    return sw_units_base_cells(plan->spec.units, unit);
+    return sw_plan_holds(plan, unit) ? sw_units_base_cells(plan->spec.units, unit) : 0;
 }
 
 int64_t sw_plan_base_chunks(const struct sw_plan *plan, int64_t unit) {

@@ -45,7 +45,8 @@ static int64_t emit_first_updates(struct sw_builder *b, struct sw_group *group, 
     if (sw_plan_trains(b->plan, 0))
         emit_update(b, group, 0, waiting);
     for (; unit < end && sw_plan_has_whole_on_device(b->plan, unit); unit++)
-        emit_update(b, group, unit, waiting);
+        if (sw_plan_trains(b->plan, unit))
+            emit_update(b, group, unit, waiting);
     return unit;
 }
 

@@ -179,6 +179,43 @@ def interleaved_stages_have_the_same_bits():
     return problems
 
 
+def frozen_weights_and_adapters_train_in_stages():
+    """With the bits of one rank, unless the table is trained; and runs that move to other stages export the same."""
+    problems = []
+    for model, *flags in (("gpt2", "--lora", 4), ("llama", "--lora", 4, "--base-format", "nf4"),
+                          ("qwen3", "--freeze", "embedding,blocks:0"), ("gpt2", "--freeze", "*.mlp.*")):
+        name = f"tuned-{model}-{flags[0][2:]}"
+        for ranks, what, *more in ((1, "1"), (2, "2", "--pipeline", 2), (4, "4", "--pipeline", 2),
+                                   (4, "away", "--pipeline", 2, "--zero", 3, "--place", EVERYTHING_AWAY),
+                                   (4, "whole", "--pipeline", 2, "--zero", 0, "--order", 2)):
+            together(ranks, train(f"{name}-{what}", *flags, *more, model=model, steps=FEW))
+        problems += far(name, path(f"{name}-2"), path(f"{name}-1"), tolerance=TOLERANCE)
+        for what in ("4", "away", "whole"):
+            together(4, command("resume", path(f"{name}-{what}"), "--steps", FEW + 1))
+        for one, other in (("4", "away"), ("4", "whole"), *((("1", "2"),) if flags[1] != "*.mlp.*" else ())):
+            if numbers_of(path(f"{name}-{one}")) != numbers_of(path(f"{name}-{other}")):
+                problems.append(f"{name}: other bits {other} than {one}")
+        shutil.copytree(path(f"{name}-2"), path(f"{name}-moved"))
+        for ranks, stages in ((1, 1), (4, 2), (2, 2)):
+            together(ranks, command("resume", path(f"{name}-moved"), "--pipeline", stages, "--steps", FEW + (ranks == 2)))
+        together(2, command("resume", path(f"{name}-2"), "--steps", FEW + 1))
+        for what in ("moved", "2"):
+            must("export", path(f"{name}-{what}"), path(f"{name}-{what}-out"))
+        if differences(tree(path(f"{name}-moved-out")), tree(path(f"{name}-2-out"))):
+            problems.append(f"{name}: another export after a move")
+    # A model that is read in place, and an adapter of it that goes on.
+    os.rename(path("tuned-gpt2-freeze-2-out"), path("loaded"))
+    for turn, flags in enumerate((("--lora", 4, "--place", "weights=nvme"), ("--adapter", path("in-place-0-2-out")))):
+        for ranks, more in ((1, ()), (2, ("--pipeline", 2))):
+            name = f"in-place-{turn}-{ranks}"
+            together(ranks, [word for word in train(name, *flags, *more, model="loaded", steps=FEW) if word != "--init"])
+            must("export", path(name), path(f"{name}-out"))
+        if numbers_of(path(f"in-place-{turn}-1")) != numbers_of(path(f"in-place-{turn}-2")):
+            problems.append(f"other bits than of one rank with {flags}")
+        problems += [f"{file} of the adapter differs" for file in differences(tree(path(f"in-place-{turn}-1-out")), tree(path(f"in-place-{turn}-2-out")))]
+    return problems
+
+
 def stages_commit_at_the_same_steps():
     """Where all of one stage's optimizer state is on the drive and not all of another's, --save-every says when."""
     problems, place = [], ("--place", "weights=nvme,optimizer=host:50%/nvme")
@@ -334,8 +371,10 @@ def stages_that_cannot_be_are_refused():
             ("an empty turn", 2, ("--pipeline", 2, "--pipeline-interleave", 2, "--pipeline-split", "1,0,2,1"), "stage 1", "in a turn"),
             ("groups of turns", 2, ("--pipeline", 2, "--pipeline-interleave", 2, "--order", "8"), "--order 8", "2 stages"),
             ("no pipeline", 2, ("--pipeline-split", "2,2"), "--pipeline-split", "--pipeline 2 too"),
+            ("a frozen end", 2, ("--pipeline", 2, "--lora", 4, "--pipeline-split", "4,0"), "stage 1", "nothing to train"),
+            ("a frozen stage", 2, ("--pipeline", 2, "--freeze", "embedding,blocks:0-1", "--pipeline-split", "2,2"), "stage 0"),
             *((" ".join(map(str, flags)), 2, ("--pipeline", 2, *flags), flags[0], "--pipeline 2")
-              for flags in (("--tiles", 2), ("--lora", 4), ("--freeze", "*.bias"), ("--tensor", "auto"),
+              for flags in (("--tiles", 2), ("--tensor", "auto"),
                             ("--sequence-parallel", "yes", "--tensor", 2), ("--partition-activations", "yes", "--tensor", 2),
                             ("--reduce", "int8"), ("--gather", "int8"), ("--grads-state", "8bit"), ("--experts", 2), ("--order", "layer")))):
         problems += refused(what, ranks, train("none", *more), *words)
@@ -377,7 +416,7 @@ def plans_of_stages_are_made():
 
 
 script_test.run(stages_train_as_one_rank_does, zero_and_placements_give_the_same_bits, ways_drawn_by_chance_give_the_same_bits,
-                interleaved_stages_have_the_same_bits,
+                interleaved_stages_have_the_same_bits, frozen_weights_and_adapters_train_in_stages,
                 stages_commit_at_the_same_steps, runs_resume_on_any_other_ranks, runs_of_stages_are_read_whole,
                 a_killed_rank_loses_nothing, a_report_shows_the_stages,
                 stages_that_cannot_be_are_refused, plans_of_stages_are_made)

@@ -44,8 +44,9 @@ struct training {
     sw_dtype type;
     sw_optimizer_format optimizer;
     int variants;
-    bool skips;       /* one step's gradients are infinite */
-    uint64_t counter; /* of random numbers, from which all ranks draw the same; 0: none are drawn */
+    struct sw_tuning tuning; /* what is frozen, and how that is kept */
+    bool skips;              /* one step's gradients are infinite */
+    uint64_t counter;        /* of random numbers, from which all ranks draw the same; 0: none are drawn */
 };
 
 struct job {
@@ -61,6 +62,7 @@ static struct harness_spec spec_of(const struct job *job) {
     if (t->config != NULL)
         spec.config = t->config;
     spec.comm = job->comm;
+    spec.shape.tuning = t->tuning;
     spec.micro_batches = job->comm == NULL ? MICRO_BATCHES : MICRO_BATCHES / t->data_ranks;
     spec.shape.batch = 1;
     spec.group = 1;
@@ -384,6 +386,26 @@ static void draw_bounds(uint64_t *counter, int units, int count, int32_t bound[]
     bound[count] = units;
 }
 
+/* Draws what is frozen: nothing in half of the trainings, nor where a stage would have nothing to train. */
+static void draw_tuning(uint64_t *counter, struct training *t) {
+    static const struct {
+        struct sw_tuning tuning;
+        int first, last; /* units that the first stage has at least, and the last */
+    } choices[] = {
+        {{.freeze = "embedding,blocks:0"}, 3, 1},
+        {{.freeze = "*.mlp.*,*norm*"}, 1, 1},
+        {{.lora = {.rank = 8, .alpha = 16}}, 2, 2},
+        {{.lora = {.rank = 8, .alpha = 16}, .base = SW_BASE_NF4}, 2, 2},
+    };
+    enum { CHOICES = sizeof choices / sizeof choices[0] };
+    const uint32_t choice = same_draw(counter, 2 * CHOICES);
+    if (choice >= CHOICES || t->bound[1] < choices[choice].first ||
+        t->bound[t->stages] - t->bound[t->stages - 1] < choices[choice].last)
+        return;
+    t->tuning = choices[choice].tuning;
+    t->skips &= t->tuning.lora.rank == 0; /* the head, which makes the infinity, has no gradients */
+}
+
 /* Draws a model, its stages and the number of data ranks, all of which decide the bits. */
 static struct training draw_training(uint64_t *counter) {
     static const sw_dtype types[] = {SW_F32, SW_BF16, SW_F16};
@@ -401,6 +423,7 @@ static struct training draw_training(uint64_t *counter) {
     t.turns = 2 * t.stages <= units ? 2 : 1;
     if (t.turns > 1)
         draw_bounds(counter, units, 2 * t.stages, t.virtual_bound);
+    draw_tuning(counter, &t);
     t.counter = *counter;
     return t;
 }
@@ -412,8 +435,10 @@ static void ways_drawn_by_chance_give_the_same_bits(void **state) {
     for (int round = 0; round < (rounds == NULL ? RANDOM_ROUNDS : atoi(rounds)); round++, first += RANDOM_STRIDE) {
         uint64_t counter = first;
         const struct training training = draw_training(&counter);
-        print_message("# %s, %d data ranks, %d stages, %s: %d ways\n", training.config == NULL ? "tied" : "untied",
-                      training.data_ranks, training.stages, sw_dtype_name(training.type), training.variants);
+        print_message("# %s, %d data ranks, %d stages, %s%s%s: %d ways\n", training.config == NULL ? "tied" : "untied",
+                      training.data_ranks, training.stages, sw_dtype_name(training.type),
+                      training.tuning.freeze != NULL ? ", frozen in part" : "",
+                      training.tuning.lora.rank > 0 ? ", adapters" : "", training.variants);
         train_ranks(state, &training);
     }
 }

@@ -113,11 +113,13 @@ static void check_work(const struct stages *s, uint64_t seed) {
                 backward += (op->kind == SW_OP_BACKWARD || op->kind == SW_OP_FORWARD_BACKWARD_HEAD) && op->unit == u;
             }
         }
-        const int64_t own = sw_plan_shard(s->plan[sw_plan_stage_of(s->plan[0], u)], u).grains;
-        const int64_t each = s->plan[0]->spec.zero == SW_ZERO_NONE ? units->unit[u].grains : own;
+        const struct sw_plan *there = s->plan[sw_plan_stage_of(s->plan[0], u)];
+        const int64_t own = sw_plan_trains(there, u) ? sw_plan_shard(there, u).grains : 0;
+        const int64_t each = there->spec.zero == SW_ZERO_NONE ? sw_plan_trained(there, u).grains : own;
+        const bool head = u + 1 == units->count;
         const int64_t micros = s->plan[0]->spec.micro_batches;
-        if (updated != each * (u == 0 && units->tied ? 2 : 1) || forward != (u + 1 < units->count ? micros : 0) ||
-            backward != micros)
+        if (updated != each * (u == 0 && units->tied ? 2 : 1) || forward != (head ? 0 : micros) ||
+            backward != (head || sw_plan_passes_back(there, u) ? micros : 0))
             fail_msg("seed %llu: unit %lld has %lld grains updated, %lld forward and %lld backward passes",
                      (unsigned long long)seed, (long long)u, (long long)updated, (long long)forward,
                      (long long)backward);
@@ -185,8 +187,11 @@ static struct sw_plan_spec draw_spec(struct plans_random *random, struct sw_unit
     spec.tensor.sequence = spec.tensor.partition_inputs = false;
     if (!tensor)
         spec.tensor = (struct sw_plan_tensor){0};
-    plans_drop_base(*units);
-    plans_train_all(*units);
+    const bool freezes = plans_draw(random, 0, 2) == 0;
+    if (!freezes)
+        plans_train_all(*units);
+    else if (!tensor)
+        plans_draw_spans(random, *units);
     (*units)->fp8 = false;
     for (int64_t u = 0; u < (*units)->count; u++) {
         random->cost[u].shares_input = random->cost[u].continues = random->cost[u].adapted = false;
@@ -202,12 +207,17 @@ static struct sw_plan_spec draw_spec(struct plans_random *random, struct sw_unit
     spec.rank = (int)plans_draw(random, 0, spec.ranks - 1);
     spec.zero = (int)plans_draw(random, SW_ZERO_NONE, SW_ZERO_WEIGHTS);
     draw_bounds(random, &spec);
+    for (int s = 0; s < spec.pipeline.stages; s++) {
+        struct sw_unit *unit = &(*units)->unit[spec.pipeline.bound[s]];
+        if (!sw_stage_trains(&spec.pipeline, s, *units))
+            unit->trained_grain = unit->base_grains = 0;
+    }
     return spec;
 }
 
 /* How many of the models have what. */
 struct drawn {
-    int tied, tensor, interleaved;
+    int tied, tensor, interleaved, frozen;
 };
 
 static void try_random_model(uint64_t seed, struct drawn *drawn) {
@@ -231,6 +241,10 @@ static void try_random_model(uint64_t seed, struct drawn *drawn) {
     drawn->tied += units->tied;
     drawn->tensor += spec.tensor.ranks > 1;
     drawn->interleaved += spec.pipeline.turns > 1;
+    bool any = false;
+    for (int64_t u = 0; u < units->count; u++)
+        any |= units->unit[u].trained_grain > 0;
+    drawn->frozen += any;
     for (int stage = 0; stage < s.count; stage++)
         sw_plan_destroy(s.plan[stage]);
     sw_units_destroy(units);
@@ -241,9 +255,10 @@ static void plans_of_stages_fit_together(void **state) {
     struct drawn drawn = {0};
     for (uint64_t seed = SEED; seed < SEED + MODELS; seed++)
         try_random_model(seed, &drawn);
-    printf("# %d of %d models are tied, %d have tensor groups, %d interleave stages\n", drawn.tied, MODELS,
-           drawn.tensor, drawn.interleaved);
-    assert_true(drawn.tied > MODELS / 3 && drawn.tensor > MODELS / 5 && drawn.interleaved > MODELS / 5);
+    printf("# %d of %d models are tied, %d have tensor groups, %d interleave stages, %d have frozen weights\n",
+           drawn.tied, MODELS, drawn.tensor, drawn.interleaved, drawn.frozen);
+    assert_true(drawn.tied > MODELS / 3 && drawn.tensor > MODELS / 5 && drawn.interleaved > MODELS / 5 &&
+                drawn.frozen > MODELS / 8);
 }
 
 /* A stage has each pass once, a forward pass before its backward pass, and before either what it needs of others. */
