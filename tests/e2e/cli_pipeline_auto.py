@@ -43,11 +43,14 @@ def auto_compares_what_divides():
     tiny = planned("--model", "gpt2-tiny", *shape, "--ranks", 16, "--tensor", 2, "--pipeline", "auto")["pipeline_choice"]
     alone = planned("--model", "gpt2-tiny", *shape, "--pipeline", "auto")
     given = planned("--model", "gpt2-tiny", *shape, "--ranks", 2, "--pipeline", 2)
-    lora = planned("--model", "gpt2-124m", *shape, "--ranks", 2, "--lora", 8, "--pipeline", "auto")["pipeline_choice"]
+    lora, tiled = (planned("--model", "gpt2-124m", *shape, "--ranks", 2, *flags, "--pipeline", "auto")["pipeline_choice"]
+                    for flags in (("--lora", 8), ("--tiles", 2)))
     problems = [] if [size["stages"] for size in tiny] == [1, 2, 4] else [f"two layers: {tiny}"]
     problems += [f"no choice: {one['pipeline_choice']}" for one in (alone, given) if one["pipeline_choice"] is not None]
-    if lora[0]["refused"] is not None or "--lora" not in (lora[1]["refused"] or ""):
+    if any(size["refused"] is not None for size in lora):
         problems.append(f"adapters: {lora}")
+    if tiled[0]["refused"] is not None or "--tiles" not in (tiled[1]["refused"] or ""):
+        problems.append(f"tiles: {tiled}")
     return problems
 
 
