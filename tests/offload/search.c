@@ -1,5 +1,6 @@
-/* The search for a placement beside an exhaustive one: on small random models and machines it is never more than a
- * little slower than the best of all placements whose units rise in forward order. */
+/* The search beside exhaustive ones, on small random models and machines: its step is never more than a little longer
+ * than that of the best of all placements whose units rise in forward order, of all sides of updates, and of all groups
+ * of micro-batches. */
 #include "tests/equipment/must.h"
 #include "tests/offload/made_up.h"
 
@@ -321,10 +322,127 @@ static void remembered_prices_change_no_search(void **state) {
     sw_price_memory_destroy(memory);
 }
 
+/* A mixture of sides, or another group, has to save as much of a step to be taken, and a little that rounding may take.
+ */
+#define LEAST_SAVED 0.006
+
+/* Returns the step of the usual placement with each update on one of two sides, where set bits of `sides` are units on
+ * the device; infinite: it does not fit. */
+static double price_sides(struct sw_plan_spec spec, const struct sw_rates *rates, int64_t sides, uint64_t seed) {
+    bool streams[PLANS_MOST_UNITS];
+    struct sw_outline_price found;
+    for (int64_t u = 0; u < spec.units->count; u++)
+        streams[u] = (sides >> u & 1) != 0;
+    spec.update_on_device = streams;
+    struct sw_plan *plan = outline(&spec, seed);
+    if (plan == NULL)
+        return INFINITY;
+    must_seeded(sw_outline_simulate(plan, rates, INFINITY, NULL, &found), seed);
+    sw_plan_destroy(plan);
+    return found.step.step_s;
+}
+
+/* How often a mixture of sides is much faster than both uniform ones, and how often the search missed the best. */
+struct sides_tally {
+    int64_t mixed, missed;
+};
+
+/* Searches the sides of updates only, beside all sides there are. A device's side that wastes memory has no price. */
+static void compare_sides(const struct sw_plan_spec *spec, const struct sw_rates *rates, uint64_t seed,
+                          struct sides_tally *tally) {
+    const struct sw_search_open open = {.most_ops = SW_SEARCH_OPS, .updates = true};
+    const int64_t last = ((int64_t)1 << spec->units->count) - 1;
+    struct sw_search_prices prices;
+    struct sw_plan *plan;
+    must_seeded(sw_plan_search(spec, &open, rates, &prices, &plan), seed);
+    sw_plan_destroy(plan);
+    if (!prices.update.known)
+        return;
+    const double host_s = price_sides(*spec, rates, 0, seed), device_s = price_sides(*spec, rates, last, seed);
+    const double uniform_s = fmin(host_s, device_s);
+    double best_s = uniform_s;
+    for (int64_t sides = 1; sides < last; sides++)
+        best_s = fmin(best_s, price_sides(*spec, rates, sides, seed));
+    tally->mixed += uniform_s > (1.0 + MOST_LONGER) * best_s;
+    tally->missed += prices.update.chosen_s > (1.0 + LEAST_SAVED) * best_s;
+    if (prices.update.host_s != host_s || (isfinite(prices.update.device_s) && prices.update.device_s != device_s) ||
+        prices.update.chosen_s < best_s ||
+        prices.update.chosen_s > (1.0 + LEAST_SAVED) * fmin(host_s, prices.update.device_s))
+        fail_msg("seed %llu: host %g s, device %g s, found %g s; by each side %g s, %g s, best %g s",
+                 (unsigned long long)seed, prices.update.host_s, prices.update.device_s, prices.update.chosen_s, host_s,
+                 device_s, best_s);
+}
+
+/* Where a mixture is much faster, the search finds the best one, but for one in ten: it turns runs of neighbours. */
+static void sides_are_the_best_of_all(void **state) {
+    (void)state;
+    enum { SIDED = 300, MACHINES = 3, OF_MIXED = 10 };
+    struct sides_tally tally = {0};
+    for (uint64_t seed = SEED; seed < SEED + SIDED; seed++) {
+        struct plans_random random = {.seed = seed};
+        struct sw_units *units;
+        struct made_up m;
+        const struct sw_plan_spec spec = draw_spec(&random, &units);
+        for (int machine = 0; machine < MACHINES; machine++) {
+            made_up_draw(&random, &m);
+            made_up_point_at_units(&m);
+            compare_sides(&spec, &m.rates, seed, &tally);
+        }
+        sw_units_destroy(units);
+    }
+    printf("# a mixture of sides is the fastest by far on %lld machines, the search missed the best on %lld\n",
+           (long long)tally.mixed, (long long)tally.missed);
+    assert_true(tally.mixed > 0 && OF_MIXED * tally.missed <= tally.mixed);
+}
+
+/* A search among groups finds in each that it searches what a search of that group finds, and takes the best. A group
+ * whose usual plan is much slower than another's is not searched, though it may be the best. */
+static void the_best_group_is_taken(void **state) {
+    (void)state;
+    enum { OPS = 400000, GROUPED = 72, MISSED = 4 };
+    int64_t compared = 0, other = 0, missed = 0;
+    for (uint64_t seed = SEED; seed < SEED + GROUPED; seed++) {
+        struct plans_random random = {.seed = seed};
+        struct sw_units *units;
+        struct made_up m;
+        struct sw_plan_spec spec = draw_spec(&random, &units);
+        made_up_draw(&random, &m);
+        made_up_point_at_units(&m);
+        const struct answer all = search_with(&spec, &m.rates, OPS, NULL, seed);
+        for (int i = 0; i < all.prices.orders; i++) {
+            const struct sw_group_price *price = &all.prices.order[i];
+            const struct sw_search_open open = {.most_ops = OPS, .updates = true, .placement = true, .chunk_factor = 2};
+            struct sw_search_prices own;
+            struct sw_plan *plan = NULL;
+            spec.group = price->group;
+            const sw_status status = sw_plan_search(&spec, &open, &m.rates, &own, &plan);
+            sw_plan_destroy(plan);
+            if (status == SW_ERR_BUDGET) {
+                sw_error_clear();
+                continue;
+            }
+            must_seeded(status, seed);
+            if (price->searched && price->chosen_s != own.placement.chosen_s)
+                fail_msg("seed %llu: groups of %lld take %g s, %g s by themselves, %g s were found",
+                         (unsigned long long)seed, (long long)price->group, price->chosen_s, own.placement.chosen_s,
+                         all.prices.placement.chosen_s);
+            compared++;
+            missed += all.prices.placement.chosen_s * (1.0 - LEAST_SAVED) > own.placement.chosen_s;
+            other += own.placement.chosen_s > all.prices.placement.chosen_s * (1.0 + MOST_LONGER);
+        }
+        sw_units_destroy(units);
+    }
+    printf("# of %lld groups %lld are much slower than the one found, %lld are faster\n", (long long)compared,
+           (long long)other, (long long)missed);
+    assert_true(compared > GROUPED && other > 0 && missed <= MISSED);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(remembered_layouts_change_no_outline),
         cmocka_unit_test(remembered_prices_change_no_search),
+        cmocka_unit_test(sides_are_the_best_of_all),
+        cmocka_unit_test(the_best_group_is_taken),
         cmocka_unit_test(near_the_best_of_all),
     };
     return cmocka_run_group_tests_name("offload search", tests, NULL, NULL);
