@@ -65,9 +65,9 @@ void sw_answer_print_plan(const struct sw_answer *answer, FILE *to) {
     const bool narrow = optimizer != SW_OPTIMIZER_FP32 && !muon;
     const int64_t all = sw_settings_parameters(s, answer->plan->spec.units);
     char parameters[SW_COUNT_CHARS], active[SW_COUNT_CHARS], active_text[SW_COUNT_CHARS + 32] = "";
-    const char *state = !muon                                                      ? ""
-                        : answer->plan->spec.units->optimizer == SW_OPTIMIZER_MUON ? " with the state of Muon"
-                                                                                   : " with the state of Muon in bf16";
+    static const char *const muon_states[SW_OPTIMIZER_FORMATS] = {
+        " with the state of Muon", " with the state of Muon in bf16", " with the state of Muon in 8bit"};
+    const char *state = muon ? muon_states[sw_optimizer_momentum(answer->plan->spec.units->optimizer)] : "";
     const char *grads = narrow || muon ? " and gradients in 8bit" : " with gradients in 8bit";
     if (answer->config->experts > 0)
         snprintf(active_text, sizeof active_text, ", %s of them for each token,",

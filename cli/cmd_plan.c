@@ -747,10 +747,7 @@ static sw_status print_json(const struct sw_job *p, const struct sw_plan_stages 
     const int64_t parameters = sw_settings_parameters(p->settings, units);
     json_object_set_new(root, "active_parameters",
                         json_integer(sw_model_active_parameters(&p->config, units, parameters)));
-    const sw_optimizer_format format = plan->spec.units->optimizer;
-    json_object_set_new(
-        root, "optimizer_state",
-        json_string(sw_optimizer_format_name(sw_optimizer_has_muon(format) ? format : sw_optimizer_records(format))));
+    json_object_set_new(root, "optimizer_state", json_string(sw_optimizer_shown_name(plan->spec.units->optimizer)));
     json_object_set_new(root, "grads_state", json_string(plan->spec.grads == SW_GRADS_8BIT ? "8bit" : "compute"));
     json_object_set_new(root, "placement_prices", placement_prices_json(p));
     json_object_set_new(root, "frozen", frozen_json(p));

@@ -131,7 +131,9 @@ static sw_status report_bad_files(const struct verification *v) {
 
 static sw_status report(const struct verification *v) {
     const long long step = (long long)sw_store_last_commit(v->stores->store[0])->step;
-    const int64_t bytes = v->grains * sw_optimizer_grain_bytes(v->units->optimizer) + sw_frozen_bytes(v->frozen);
+    int64_t bytes = sw_frozen_bytes(v->frozen);
+    for (int s = 0; s < v->stores->count; s++)
+        bytes += sw_store_generation_bytes(v->stores->store[s]);
     char size[SW_SIZE_CHARS];
     if (v->given->json)
         SW_TRY(print_json(v, step, bytes));

@@ -12,6 +12,7 @@
 #ifndef SW_CORE_OPTIMIZER_FORMAT_H
 #define SW_CORE_OPTIMIZER_FORMAT_H
 
+#include "core/size.h"
 #include "core/status.h"
 
 #include <stdbool.h>
@@ -32,8 +33,12 @@ typedef enum {
     /* For units whose matrices Muon updates: records as in bf16, and wide grains; but the record of a grain of such
        matrices holds master | momentum, each SW_GRAIN_ELEMS floats. So every parameter takes 8 bytes. */
     SW_OPTIMIZER_MUON,
-    /* The same with records as in 8bit, and a momentum in bf16. So every parameter takes 6.25 bytes. */
+    /* The same with records as in 8bit, and a momentum in bf16, in records of the bytes of 8bit. Runs that older
+       versions began keep it. */
+    SW_OPTIMIZER_MUON_BF16_PADDED,
+    /* The same without padding (struct sw_records): momenta in bf16 or, with scales, in 8 bits, all else as in 8bit. */
     SW_OPTIMIZER_MUON_BF16,
+    SW_OPTIMIZER_MUON_8BIT,
     SW_OPTIMIZER_LAYOUTS
 } sw_optimizer_format;
 
@@ -48,7 +53,20 @@ enum {
 
 /* Tells whether grains of some matrices hold a momentum instead of two moments. */
 static inline bool sw_optimizer_has_muon(sw_optimizer_format format) {
-    return format == SW_OPTIMIZER_MUON || format == SW_OPTIMIZER_MUON_BF16;
+    return format >= SW_OPTIMIZER_MUON;
+}
+
+/* Tells whether records follow each other without padding, grains of Muon with records of another size. */
+static inline bool sw_optimizer_is_packed(sw_optimizer_format format) {
+    return format >= SW_OPTIMIZER_MUON_BF16;
+}
+
+/* Returns the form of the momentum in a format that has_muon: SW_OPTIMIZER_FP32, SW_OPTIMIZER_BF16 or
+ * SW_OPTIMIZER_8BIT. */
+static inline sw_optimizer_format sw_optimizer_momentum(sw_optimizer_format format) {
+    if (format == SW_OPTIMIZER_MUON)
+        return SW_OPTIMIZER_FP32;
+    return format == SW_OPTIMIZER_MUON_8BIT ? SW_OPTIMIZER_8BIT : SW_OPTIMIZER_BF16;
 }
 
 /* Returns the format of the records only, whatever grains the units have. */
@@ -58,12 +76,41 @@ static inline sw_optimizer_format sw_optimizer_records(sw_optimizer_format forma
     return format == SW_OPTIMIZER_FP32_APART ? SW_OPTIMIZER_FP32 : format;
 }
 
-/* Returns the bytes of a grain's record, a multiple of SW_BUFFER_ALIGN_BYTES. */
+/* Return the bytes of a grain's record: of one that AdamW updates, and of one of matrices that Muon updates. They are
+ * multiples of SW_BUFFER_ALIGN_BYTES unless the format is packed, and then of 128. */
 int64_t sw_optimizer_grain_bytes(sw_optimizer_format format);
+int64_t sw_optimizer_muon_bytes(sw_optimizer_format format);
 
-/* Return the name that flags and messages use: "fp32", "bf16", "8bit", or "fp32-apart", "muon" or "muon-bf16", which
- * occur only in files; "nearest", "stochastic". */
+/* How the records of a run of a unit's grains lie, in memory and in a store: first those of Muon's grains, then the
+ * others. Grains are counted from the first of the run. In a packed format grains that are multiples of
+ * SW_RECORD_GROUP begin at a page, whatever grains the run has of Muon: the records of AdamW's lie as if all before
+ * them had their size, less whole pages. So a transfer may begin and end at any such grain, or at the end of the run,
+ * where it ends with the page. */
+struct sw_records {
+    int64_t muon_grains, muon_bytes, grain_bytes;
+};
+enum { SW_RECORD_GROUP = 16 };
+
+/* Returns how records lie in a run that begins with so many of Muon's grains. */
+struct sw_records sw_records(sw_optimizer_format format, int64_t muon_grains);
+/* Return where the record of a grain begins, and its bytes. */
+int64_t sw_record_at(const struct sw_records *records, int64_t grain);
+static inline int64_t sw_record_bytes(const struct sw_records *records, int64_t grain) {
+    return grain < records->muon_grains ? records->muon_bytes : records->grain_bytes;
+}
+/* Returns the bytes of records from where one begins, up to the page in which the last ends. */
+int64_t sw_records_bytes(const struct sw_records *records, int64_t first, int64_t count);
+/* Returns how much less they take than if all had the size of AdamW's: whole pages. */
+int64_t sw_records_saved(const struct sw_records *records);
+/* Returns the grains at whose multiples a run of records may be cut: SW_RECORD_GROUP or 1. */
+static inline int64_t sw_records_group(sw_optimizer_format format) {
+    return sw_optimizer_is_packed(format) ? SW_RECORD_GROUP : 1;
+}
+
+/* Return the name that files use: "fp32", "bf16", "8bit", "fp32-apart", "muon", "muon-bf16", "muon-bf16-packed",
+ * "muon-8bit"; the name that users see, in which layouts with alike state count as one; "nearest", "stochastic". */
 const char *sw_optimizer_format_name(sw_optimizer_format format);
+const char *sw_optimizer_shown_name(sw_optimizer_format format);
 const char *sw_rounding_name(sw_rounding rounding);
 
 #ifdef __cplusplus

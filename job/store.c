@@ -18,7 +18,7 @@
 struct making {
     struct sw_store_spec spec;
     struct sw_scratch scratch;
-    int64_t *first, *grains, *whole; /* one entry per unit; `first` owns the memory of all three */
+    int64_t *first, *grains, *whole, *muon; /* one entry per unit; `first` owns the memory of all four */
 };
 
 static void release(struct making *making) {
@@ -28,16 +28,18 @@ static void release(struct making *making) {
 
 static sw_status describe(const struct sw_new_store *wanted, struct making *out) {
     const struct sw_units *units = wanted->plan->spec.units;
-    *out = (struct making){.first = calloc(3 * (size_t)units->count, sizeof *out->first)};
+    *out = (struct making){.first = calloc(4 * (size_t)units->count, sizeof *out->first)};
     if (out->first == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the store's layout");
     out->grains = out->first + units->count;
     out->whole = out->grains + units->count;
+    out->muon = out->whole + units->count;
     for (int64_t u = 0; u < units->count; u++) {
         const struct sw_span span = sw_plan_span(wanted->plan, SW_OPTIMIZER, u);
         out->first[u] = span.first_grain;
         out->grains[u] = span.grains;
         out->whole[u] = units->unit[u].grains;
+        out->muon[u] = sw_plan_records(wanted->plan, u).muon_grains;
     }
     const sw_status status = sw_scratch_of(wanted->plan, &out->scratch);
     if (status != SW_OK)
@@ -48,6 +50,7 @@ static sw_status describe(const struct sw_new_store *wanted, struct making *out)
                                        .unit_grains = out->grains,
                                        .unit_first = out->first,
                                        .unit_whole_grains = out->whole,
+                                       .unit_muon_grains = out->muon,
                                        .unit_count = units->count,
                                        .optimizer = units->optimizer,
                                        .scratch = out->scratch.kind,
@@ -112,11 +115,11 @@ enum { THOUSAND = 1000 };
 
 /* Returns the bytes of optimizer state that is not on NVMe. */
 static int64_t records_elsewhere_bytes(const struct sw_plan *plan) {
-    int64_t grains = 0;
+    int64_t bytes = 0;
     for (int64_t u = 0; u < plan->spec.units->count; u++)
         if (plan->placement[u].tier[SW_OPTIMIZER] != SW_NVME)
-            grains += sw_plan_span(plan, SW_OPTIMIZER, u).grains;
-    return sw_plan_optimizer_bytes(plan, grains);
+            bytes += sw_plan_state_bytes(plan, u);
+    return bytes;
 }
 
 /* Returns the grains of a unit's trained weights that this rank keeps on NVMe. */
@@ -133,12 +136,15 @@ static int64_t weights_bytes(const struct sw_plan *plan) {
     return bytes - sw_plan_in_place_bytes(plan);
 }
 
-/* Loading writes only masters and weights: the first moments are the store's zeros. */
+/* Loading writes only masters and weights: the first moments are the store's zeros. Packed records are written whole.
+ */
 int64_t sw_writes_of_loading(const struct sw_plan *plan) {
-    int64_t masters = 0;
+    int64_t bytes = weights_bytes(plan);
     for (int64_t u = 0; u < plan->spec.units->count; u++)
-        masters += sw_plan_span(plan, SW_OPTIMIZER, u).grains * SW_GRAIN_ELEMS;
-    return masters * (int64_t)sizeof(float) + weights_bytes(plan);
+        bytes += sw_optimizer_is_packed(plan->spec.units->optimizer)
+                     ? sw_plan_state_bytes(plan, u)
+                     : sw_plan_span(plan, SW_OPTIMIZER, u).grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float);
+    return bytes;
 }
 
 int64_t sw_writes_save_steps(const struct sw_option_every *every, double step_s) {

@@ -243,8 +243,7 @@ sw_status sw_what_helps(const struct sw_job *job, struct sw_helps *out) {
     SW_TRY(plan_again(job, "host memory doubled", &host, &out->row[out->count++]));
     SW_TRY(plan_again(job, "device memory doubled", &device, &out->row[out->count++]));
     SW_TRY(plan_again(job, "batch doubled", &batch, &out->row[out->count++]));
-    const bool adamw = !sw_optimizer_has_muon(sw_settings_optimizer(&same.settings));
-    for (int format = 0; adamw && format < SW_OPTIMIZER_FORMATS; format++)
+    for (int format = 0; format < SW_OPTIMIZER_FORMATS; format++)
         if (format != same.settings.optimizer_state)
             SW_TRY(plan_format(job, (sw_optimizer_format)format, &out->row[out->count++]));
     grads.settings.grads_state = typed ? SW_GRADS_8BIT : SW_GRADS_TYPED;

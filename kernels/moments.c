@@ -306,7 +306,7 @@ void sw_record_from_fp32(sw_optimizer_format units_format, bool wide_grain, cons
                          const float *fp32, void *record) {
     const sw_optimizer_format format = sw_optimizer_records(units_format);
     const bool wide = wide_grain && format != SW_OPTIMIZER_FP32;
-    memset(record, 0, (size_t)sw_optimizer_grain_bytes(format));
+    memset(record, 0, (size_t)sw_optimizer_grain_bytes(units_format));
     const struct sw_record_parts to = sw_record_parts(format, wide, record);
     const float *m = fp32 + SW_GRAIN_ELEMS, *v = m + SW_GRAIN_ELEMS;
     const size_t bytes = (size_t)to.elems * sizeof(float);
@@ -322,32 +322,55 @@ void sw_record_from_fp32(sw_optimizer_format units_format, bool wide_grain, cons
 
 struct sw_record_parts sw_muon_record_parts(sw_optimizer_format format, void *record) {
     assert(sw_optimizer_has_muon(format));
-    return (struct sw_record_parts){
+    struct sw_record_parts parts = {
         .master = record, .m = (char *)record + SW_GRAIN_ELEMS * sizeof(float), .elems = SW_GRAIN_ELEMS};
+    if (sw_optimizer_momentum(format) == SW_OPTIMIZER_8BIT)
+        parts.m_scale = (float *)(void *)(parts.m + SW_GRAIN_ELEMS);
+    return parts;
 }
 
-void sw_momentum_round(const struct sw_moment_rounding *how, int64_t at, int64_t count, const float *m, sw_bf16 *to) {
-    for (int64_t i = 0; i < count; i++)
-        to[i] = to_bf16(m[i], bf16_above(how->rounding, m[i], random_of(how, how->first_elem + at + i)), 0);
+void sw_momentum_widen(sw_optimizer_format form, const struct sw_record_parts *record, int64_t at,
+                       float m[SW_MOMENT_BLOCK_ELEMS]) {
+    for (int64_t i = 0; i < SW_MOMENT_BLOCK_ELEMS; i++)
+        if (form == SW_OPTIMIZER_FP32)
+            m[i] = ((const float *)(const void *)record->m)[at + i];
+        else if (form == SW_OPTIMIZER_BF16)
+            m[i] = sw_bf16_to_f32(((const sw_bf16 *)record->m)[at + i]);
+        else
+            m[i] = number_of_m(((const uint8_t *)record->m)[at + i]) * record->m_scale[at / SW_MOMENT_BLOCK_ELEMS];
+}
+
+void sw_momentum_round(sw_optimizer_format form, const struct sw_moment_rounding *how, int64_t at,
+                       const float m[SW_MOMENT_BLOCK_ELEMS], const struct sw_record_parts *record) {
+    const float scale = scale_of(m), inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
+    for (int64_t i = 0; i < SW_MOMENT_BLOCK_ELEMS; i++) {
+        const uint32_t random = random_of(how, how->first_elem + at + i);
+        if (form == SW_OPTIMIZER_FP32)
+            ((float *)(void *)record->m)[at + i] = m[i];
+        else if (form == SW_OPTIMIZER_BF16)
+            ((sw_bf16 *)record->m)[at + i] = to_bf16(m[i], bf16_above(how->rounding, m[i], random), 0);
+        else
+            ((uint8_t *)record->m)[at + i] = code_of_m(m[i], inverse, above(how->rounding, random));
+    }
+    if (form == SW_OPTIMIZER_8BIT)
+        record->m_scale[at / SW_MOMENT_BLOCK_ELEMS] = scale;
 }
 
 void sw_muon_record_to_fp32(sw_optimizer_format format, const void *record, float *fp32) {
     const struct sw_record_parts from = sw_muon_record_parts(format, (void *)record);
+    const sw_optimizer_format form = sw_optimizer_momentum(format);
     memset(fp32, 0, (size_t)sw_optimizer_grain_bytes(SW_OPTIMIZER_FP32));
     memcpy(fp32, from.master, SW_GRAIN_ELEMS * sizeof(float));
-    for (int64_t i = 0; i < SW_GRAIN_ELEMS; i++)
-        fp32[SW_GRAIN_ELEMS + i] = format == SW_OPTIMIZER_MUON_BF16 ? sw_bf16_to_f32(((const sw_bf16 *)from.m)[i])
-                                                                    : ((const float *)from.m)[i];
+    for (int64_t at = 0; at < SW_GRAIN_ELEMS; at += SW_MOMENT_BLOCK_ELEMS)
+        sw_momentum_widen(form, &from, at, fp32 + SW_GRAIN_ELEMS + at);
 }
 
 void sw_muon_record_from_fp32(sw_optimizer_format format, const struct sw_moment_rounding *how, const float *fp32,
                               void *record) {
     const struct sw_record_parts to = sw_muon_record_parts(format, record);
-    const float *m = fp32 + SW_GRAIN_ELEMS;
-    memset(record, 0, (size_t)sw_optimizer_grain_bytes(format));
+    const sw_optimizer_format form = sw_optimizer_momentum(format);
+    memset(record, 0, (size_t)sw_optimizer_muon_bytes(format));
     memcpy(to.master, fp32, SW_GRAIN_ELEMS * sizeof(float));
-    if (format == SW_OPTIMIZER_MUON_BF16)
-        sw_momentum_round(how, 0, SW_GRAIN_ELEMS, m, (sw_bf16 *)to.m);
-    else
-        memcpy(to.m, m, SW_GRAIN_ELEMS * sizeof(float));
+    for (int64_t at = 0; at < SW_GRAIN_ELEMS; at += SW_MOMENT_BLOCK_ELEMS)
+        sw_momentum_round(form, how, at, fp32 + SW_GRAIN_ELEMS + at, &to);
 }

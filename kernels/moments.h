@@ -94,10 +94,14 @@ void sw_record_from_fp32(sw_optimizer_format format, bool wide, const struct sw_
                          void *record);
 
 /* The record of a grain of matrices that Muon updates, in a layout that has such: its master and, as `m`, its momentum,
- * floats or bf16. */
+ * floats, bf16 or codes with m_scale. */
 struct sw_record_parts sw_muon_record_parts(sw_optimizer_format format, void *record);
-/* Round first moments of a grain, `at` its first one there, to bf16 as sw_moments_round does. */
-void sw_momentum_round(const struct sw_moment_rounding *how, int64_t at, int64_t count, const float *m, sw_bf16 *to);
+/* Widen a block of momenta of such a record to fp32, and round them back as sw_moments_round rounds m. `at` is the
+ * block's first element in its grain, and `form` the momentum's (sw_optimizer_momentum). */
+void sw_momentum_widen(sw_optimizer_format form, const struct sw_record_parts *record, int64_t at,
+                       float m[SW_MOMENT_BLOCK_ELEMS]);
+void sw_momentum_round(sw_optimizer_format form, const struct sw_moment_rounding *how, int64_t at,
+                       const float m[SW_MOMENT_BLOCK_ELEMS], const struct sw_record_parts *record);
 /* Convert such a record to the fp32 layout, with zeros for v, and back. */
 void sw_muon_record_to_fp32(sw_optimizer_format format, const void *record, float *fp32);
 void sw_muon_record_from_fp32(sw_optimizer_format format, const struct sw_moment_rounding *how, const float *fp32,

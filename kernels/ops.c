@@ -306,8 +306,7 @@ static double update_adamw(const void *args) {
     assert((op->runs != NULL || op->run_count == 0) && op->records != NULL);
     assert(op->format == SW_OPTIMIZER_FP32 || op->wide_elem % SW_GRAIN_ELEMS == 0);
     return bytes_of(op->type, op->weights != NULL ? elems : 0.0, 0.0) +
-           kept_bytes(op->grads_format, op->type, op->grains) +
-           2.0 * (double)(op->grains * sw_optimizer_grain_bytes(op->format));
+           kept_bytes(op->grads_format, op->type, op->grains) + 2.0 * (double)(op->grains * sw_update_record_bytes(op));
 }
 
 static bool is_aligned(const void *operand) {

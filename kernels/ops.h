@@ -976,7 +976,7 @@ struct sw_update_adamw {
     const struct sw_decay_run *runs; /* [run_count], of the whole unit */
     int64_t run_count;
     const void *grads; /* [grains·SW_GRAIN_ELEMS], or records as grads_format says; NULL if the step is skipped */
-    void *records;     /* the optimizer state, sw_optimizer_grain_bytes(format) a grain (core/optimizer_format.h) */
+    void *records;     /* the optimizer state, a record for each grain (core/optimizer_format.h) */
     void *weights;     /* [grains·SW_GRAIN_ELEMS] receives the rounded master weights; NULL: they are not wanted */
     sw_optimizer_format format;
     sw_rounding rounding;
@@ -985,7 +985,11 @@ struct sw_update_adamw {
     int64_t wide_elem; /* the first element of the unit's wide grains; without wide grains, the number of the unit's
                           elements */
     sw_grads_format grads_format;
+    int64_t record_bytes; /* from one record to the next; 0: sw_optimizer_grain_bytes(format) */
 };
+static inline int64_t sw_update_record_bytes(const struct sw_update_adamw *op) {
+    return op->record_bytes > 0 ? op->record_bytes : sw_optimizer_grain_bytes(op->format);
+}
 #define sw_update_adamw(stream, ...)                                                                                   \
     sw_device_run(stream, SW_DEVICE_UPDATE_ADAMW, &(const struct sw_update_adamw){__VA_ARGS__})
 

@@ -174,7 +174,7 @@ static void add_buffer(struct sw_zero_stage *stage, const struct sw_slot *slot) 
         assert(stage->buffers < SW_ZERO_BUFFERS);
         stage->buffer[stage->buffers++] = (struct sw_zero_buffer){.name = slot->name, .tier = slot->tier};
     }
-    stage->buffer[at].bytes += slot->bytes;
+    stage->buffer[at].bytes += sw_slot_bytes(slot);
 }
 
 /* Adds the bytes of a plan's slots to the figures of what they hold, or to the buffers. */
@@ -193,8 +193,8 @@ static void zero_count_held(const struct sw_plan *plan, struct sw_zero_stage *ou
             add_buffer(out, slot);
             continue;
         }
-        out->bytes[figure] += slot->bytes;
-        out->bytes[SW_ZERO_HELD] += slot->bytes;
+        out->bytes[figure] += sw_slot_bytes(slot);
+        out->bytes[SW_ZERO_HELD] += sw_slot_bytes(slot);
     }
 }
 

@@ -83,7 +83,7 @@ static sw_status take_areas(struct muon_bench *b) {
         const struct sw_muon_tensor tensor = tensor_of(&b->row[i]);
         const int64_t grains = grains_of(&b->row[i]);
         bytes[GRADS] = sw_max_i64(bytes[GRADS], grains * SW_GRAIN_ELEMS * sw_dtype_bytes(b->of.type));
-        bytes[RECORDS] = sw_max_i64(bytes[RECORDS], grains * sw_optimizer_grain_bytes(SW_OPTIMIZER_MUON));
+        bytes[RECORDS] = sw_max_i64(bytes[RECORDS], grains * sw_optimizer_muon_bytes(SW_OPTIMIZER_MUON));
         bytes[MUON_SCRATCH] = sw_max_i64(bytes[MUON_SCRATCH], sw_muon_scratch_bytes(&tensor, 1));
     }
     if (sw_device_info(b->of.device).host_memory)

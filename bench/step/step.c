@@ -31,15 +31,19 @@ static int64_t parameters_of(const struct sw_unit *unit) {
     return sum;
 }
 
-/* Returns the bytes of a unit's optimizer state without padding: of a parameter, its part of a full grain's bytes, or
- * in a wide grain those of fp32. */
+/* Returns the bytes of a unit's optimizer state without padding: of a parameter, its part of a full grain's bytes, of
+ * one that Muon updates or of another, or in a wide grain those of fp32. */
 static int64_t state_bytes_of(const struct sw_units *units, int64_t unit) {
     const struct sw_unit *of = &units->unit[unit];
-    int64_t elems[2] = {0}; /* narrow, wide */
+    int64_t muon = 0, narrow = 0, wide = 0;
     for (int64_t t = 0; t < of->tensor_count; t++)
-        elems[of->tensor[t].offset >= of->wide_grain * SW_GRAIN_ELEMS] += of->tensor[t].elems;
-    return sw_div_up(elems[0] * sw_optimizer_grain_bytes(units->optimizer), SW_GRAIN_ELEMS) +
-           MASTER_AND_MOMENTS_BYTES * elems[1];
+        *(of->tensor[t].muon_count > 0                              ? &muon
+          : of->tensor[t].offset >= of->wide_grain * SW_GRAIN_ELEMS ? &wide
+                                                                    : &narrow) += of->tensor[t].elems;
+    return sw_div_up(muon * sw_optimizer_muon_bytes(units->optimizer) +
+                         narrow * sw_optimizer_grain_bytes(units->optimizer),
+                     SW_GRAIN_ELEMS) +
+           MASTER_AND_MOMENTS_BYTES * wide;
 }
 
 /* Returns the elements of the embedding that a step needs: of a table of positions, as many rows as sequences are long;

@@ -45,6 +45,10 @@ static sw_status check_units(const struct sw_store_spec *spec) {
         if (first > whole || grains > whole - first)
             return sw_fail(SW_ERR_ARG, "a store cannot hold grains %lld to %lld of unit %lld, which has %lld",
                            (long long)first, (long long)(first + grains - 1), (long long)unit, (long long)whole);
+        if (spec->unit_muon_grains != NULL &&
+            (spec->unit_muon_grains[unit] < 0 || spec->unit_muon_grains[unit] > grains))
+            return sw_fail(SW_ERR_ARG, "a store cannot hold %lld grains of Muon in %lld of unit %lld",
+                           (long long)spec->unit_muon_grains[unit], (long long)grains, (long long)unit);
         total += whole;
     }
     if (total == 0)
@@ -57,14 +61,17 @@ static sw_status place_parts(struct sw_store *store, const struct sw_store_spec 
     struct sw_area *areas = store->areas[SW_STORE_OPTIMIZER];
     int64_t ends[SW_STORE_MAX_FILES] = {0};
     int64_t extents = 0;
+    const struct sw_held_grains held = {.first = spec->unit_first,
+                                        .grains = spec->unit_grains,
+                                        .muon =
+                                            sw_optimizer_is_packed(spec->optimizer) ? spec->unit_muon_grains : NULL};
     for (int64_t unit = 0; unit < store->unit_count; unit++)
         extents += spec->unit_grains[unit] > 0 ? store->generations : 0;
     store->label_bytes = sw_format_label_bytes(store->version, store->unit_count, extents);
     for (int generation = 0; generation < store->generations; generation++)
-        SW_TRY(sw_area_init(&areas[generation], store->unit_count, store->file_count,
-                            sw_optimizer_grain_bytes(store->optimizer)));
+        SW_TRY(sw_area_init_records(&areas[generation], store->unit_count, store->file_count, store->optimizer));
     /* The first placing only counts each file's grains, which decide how long its superblocks are. */
-    sw_area_place(&areas[0], spec->unit_first, spec->unit_grains, ends);
+    sw_area_place(&areas[0], held, ends);
     for (int file = 0; file < store->file_count; file++) {
         struct sw_store_file *target = &store->files[file];
         target->super_bytes = sw_format_super_bytes(sw_area_grains_in(&areas[0], file));
@@ -74,7 +81,7 @@ static sw_status place_parts(struct sw_store *store, const struct sw_store_spec 
                            target->path);
     }
     for (int generation = 0; generation < store->generations; generation++) {
-        sw_area_place(&areas[generation], spec->unit_first, spec->unit_grains, ends);
+        sw_area_place(&areas[generation], held, ends);
         SW_TRY(sw_area_finish(&areas[generation]));
         for (int file = 0; file < store->file_count; file++)
             ends[file] += sw_format_apart_bytes(store->version);
@@ -92,6 +99,10 @@ static void leave_gap(const struct sw_store *store, sw_store_kind before, sw_sto
         ends[file] += sw_store_keeps(before) != sw_store_keeps(kind) ? SW_FORMAT_APART_BYTES : 0;
 }
 
+static struct sw_held_grains held_of(const struct sw_store_scratch *scratch) {
+    return (struct sw_held_grains){.first = scratch->unit_first, .grains = scratch->unit_grains};
+}
+
 /* Computes needed_bytes: scratch follows the sealed part, in the order in which it will be added. */
 static sw_status add_scratch_needs(struct sw_store *store, const struct sw_store_spec *spec) {
     int64_t ends[SW_STORE_MAX_FILES];
@@ -107,7 +118,7 @@ static sw_status add_scratch_needs(struct sw_store *store, const struct sw_store
         const sw_status status =
             sw_area_init(&area, store->unit_count, store->file_count, spec->scratch[i].grain_bytes);
         if (status == SW_OK)
-            sw_area_place(&area, spec->scratch[i].unit_first, spec->scratch[i].unit_grains, ends);
+            sw_area_place(&area, held_of(&spec->scratch[i]), ends);
         sw_area_free(&area);
         SW_TRY(status);
     }
@@ -147,7 +158,7 @@ static sw_status store_lay_out(struct sw_store *store, const struct sw_store_spe
     if (spec->optimizer == SW_OPTIMIZER_FP32)
         store->version = SW_STORE_VERSION;
     else if (sw_optimizer_has_muon(spec->optimizer))
-        store->version = SW_FORMAT_MUON_VERSION;
+        store->version = sw_optimizer_is_packed(spec->optimizer) ? SW_FORMAT_PACKED_VERSION : SW_FORMAT_MUON_VERSION;
     store->generations = spec->one_generation ? 1 : SW_STORE_GENERATIONS;
     sw_store_set_commit(store, -1, store->generations - 1, "");
     store->unit_count = spec->unit_count;
@@ -320,8 +331,11 @@ static void set_zero_sums(struct sw_store *store, const void *zeros) {
     store->zero_sum = sw_checksum(zeros, sw_optimizer_grain_bytes(store->optimizer));
     for (int generation = 0; generation < store->generations; generation++) {
         struct sw_area *area = &store->areas[SW_STORE_OPTIMIZER][generation];
-        for (int64_t grain = 0; grain < area->grains; grain++)
-            area->sums[grain] = store->zero_sum;
+        const uint64_t muon_sum = sw_checksum(zeros, area->muon_bytes);
+        for (int64_t unit = 0; unit < area->unit_count; unit++)
+            for (int64_t grain = 0; grain < area->extents[unit].grains; grain++)
+                area->sums[area->extents[unit].first_sum + grain] =
+                    grain < area->extents[unit].muon_grains ? muon_sum : store->zero_sum;
     }
 }
 
@@ -393,7 +407,7 @@ sw_status sw_store_add_scratch(struct sw_store *store, const struct sw_store_scr
         ends[file] = store->files[file].end_bytes;
     leave_gap(store, store->last_scratch, scratch->kind, ends);
     store->last_scratch = scratch->kind;
-    sw_area_place(area, scratch->unit_first, scratch->unit_grains, ends);
+    sw_area_place(area, held_of(scratch), ends);
     SW_TRY(sw_area_finish(area));
     for (int file = 0; file < store->file_count; file++) {
         struct sw_store_file *target = &store->files[file];

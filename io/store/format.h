@@ -16,6 +16,9 @@
  * A drive that loses power within a write may also lose neighbouring bytes, up to SW_FORMAT_APART_BYTES away. Parts
  * that are written at different times are that far apart, so a write endangers only its own part.
  *
+ * In version 6 records have two sizes and follow each other without padding (struct sw_records); the label has both
+ * sizes, and each extent says how many of its grains have the first. A part of an extent ends with a page.
+ *
  * Version 2 has no second label and nothing between its parts, and the mark is the last page of the label, whose sum
  * ends before it. A store keeps the version that it was made with. */
 #ifndef SW_IO_STORE_FORMAT_H
@@ -38,6 +41,7 @@ enum {
     SW_FORMAT_DENSE_VERSION = 2,  /* the version whose parts follow each other without gaps */
     SW_FORMAT_NARROW_VERSION = 4, /* the version of a store whose optimizer state is not all fp32 */
     SW_FORMAT_MUON_VERSION = 5,   /* the same, of a store whose matrices have Muon's momentum instead of two moments */
+    SW_FORMAT_PACKED_VERSION = 6, /* the same, with records that are packed (struct sw_records) */
     SW_FORMAT_ID_BYTES = 16,
     SW_FORMAT_MAGIC_BYTES = 8,
     SW_FORMAT_SUM_FROM = 16, /* a checksum covers everything after magic and checksum */
@@ -91,7 +95,8 @@ struct sw_label_header {
     sw_le64 sealed_bytes;                 /* length of the file up to the end of its extents */
     sw_le64 unit_count, extent_count;
     sw_le64 grain_bytes; /* bytes of a grain's optimizer record; 0 in versions 2 and 3, whose state is fp32 */
-    sw_le64 reserved[4];
+    sw_le64 muon_bytes;  /* bytes of a record of a grain that Muon updates; 0 before version 6 */
+    sw_le64 reserved[3];
 };
 static_assert(sizeof(struct sw_label_header) == 128, "on-disk layout");
 static_assert(offsetof(struct sw_label_header, version) == SW_FORMAT_SUM_FROM, "on-disk layout");
@@ -103,7 +108,7 @@ struct sw_label_extent {
     sw_le32 kind, generation;
     sw_le64 unit, first_grain, grains, grain_bytes, offset_bytes;
     sw_le32 first_file, stripe_grains;
-    sw_le64 reserved;
+    sw_le64 muon_grains; /* the first of these grains, which Muon updates; 0 before version 6 */
 };
 static_assert(sizeof(struct sw_label_extent) == 64, "on-disk layout");
 
@@ -187,11 +192,14 @@ struct sw_extent {
     int64_t first_sum;           /* index of first_grain's checksum in the area's sums */
     int64_t stripe_grains;
     int first_file;
+    int64_t muon_grains; /* the first ones, whose records have muon_bytes */
 };
 
 struct sw_area {
     int file_count;
     int64_t unit_count, grain_bytes, grains; /* of all units */
+    int64_t muon_bytes;                      /* bytes of a record of Muon's grains */
+    int64_t group;                           /* grains at whose multiples, from an extent's first, transfers begin */
     struct sw_extent *extents;               /* one per unit */
     int64_t *offsets; /* [unit * file_count + file]: where the file's share of the extent begins */
     uint64_t *sums;   /* checksums, one per grain, in unit order */
@@ -199,15 +207,38 @@ struct sw_area {
 
 /* Makes an area without grains. The caller frees it, even after a failure. */
 sw_status sw_area_init(struct sw_area *area, int64_t unit_count, int file_count, int64_t grain_bytes);
+/* Makes an area of the optimizer's records. */
+sw_status sw_area_init_records(struct sw_area *area, int64_t unit_count, int file_count, sw_optimizer_format format);
 void sw_area_free(struct sw_area *area);
 
-/* Places grains [unit_first[u], unit_first[u] + unit_grains[u]) of each unit at ends[file] of every file, and moves the
- * ends on. unit_first may be NULL: all 0. */
-void sw_area_place(struct sw_area *area, const int64_t *unit_first, const int64_t *unit_grains, int64_t ends[]);
+/* Grains [first[u], first[u] + grains[u]) of each unit, the first muon[u] of which Muon updates. first, muon: NULL: all
+ * 0. */
+struct sw_held_grains {
+    const int64_t *first, *grains, *muon;
+};
+
+/* Places grains at ends[file] of every file, and moves the ends on. */
+void sw_area_place(struct sw_area *area, struct sw_held_grains held, int64_t ends[]);
 
 /* Counts the grains and allocates their checksums, all unknown. Every extent must be set. */
 sw_status sw_area_finish(struct sw_area *area);
 
+/* Returns how the records of a unit lie in an area. Grains count from the extent's first. */
+static inline struct sw_records sw_area_records(const struct sw_area *area, int64_t unit) {
+    return (struct sw_records){.muon_grains = area->extents[unit].muon_grains,
+                               .muon_bytes = area->muon_bytes,
+                               .grain_bytes = area->grain_bytes};
+}
+/* Return how far apart two grains of a unit lie in a transfer's memory, the bytes of one, and those of a run, up to the
+ * end of its last page. */
+int64_t sw_area_distance(const struct sw_area *area, int64_t unit, int64_t from, int64_t to);
+int64_t sw_area_record_bytes(const struct sw_area *area, int64_t unit, int64_t grain);
+int64_t sw_area_run_bytes(const struct sw_area *area, int64_t unit, int64_t first, int64_t grains);
+/* Returns whether a transfer may have these grains, which the extent holds: they begin and end at a page. */
+bool sw_area_may_move(const struct sw_area *area, int64_t unit, int64_t first, int64_t grains);
+
+/* Returns the bytes of a unit in the file. */
+int64_t sw_area_file_bytes(const struct sw_area *area, int64_t unit, int file);
 /* Return how many of the extent's, or of the area's, grains are in the file. */
 int64_t sw_extent_grains_in(const struct sw_extent *extent, int file_count, int file);
 int64_t sw_area_grains_in(const struct sw_area *area, int file);

@@ -154,6 +154,20 @@ static char *room_of(const struct sw_store_lane *lane, const struct lane_block *
     return lane->store->borrowed.rooms + block->room * lane->store->borrowed.room_bytes;
 }
 
+/* Returns where a transfer has a grain in memory. */
+static char *buffer_at(const struct sw_store_lane *lane, const struct sw_store_transfer *request, int64_t grain) {
+    return (char *)request->buf + sw_area_distance(area_of(lane, request), request->unit, request->first_grain, grain);
+}
+
+/* Returns the bytes that a block moves: whole records, or the beginning of a single one. */
+static int64_t block_bytes(const struct sw_store_lane *lane, const struct lane_block *block) {
+    const struct lane_transfer *transfer = &lane->transfers[block->transfer];
+    const struct sw_area *area = area_of(lane, &transfer->request);
+    return transfer->grain_bytes < area->grain_bytes
+               ? block->run.grains * transfer->grain_bytes
+               : sw_area_run_bytes(area, transfer->request.unit, block->first_grain, block->run.grains);
+}
+
 static void put_block(struct sw_store_lane *lane, int index) {
     const struct lane_block *block = &lane->blocks[index];
     const struct lane_transfer *transfer = &lane->transfers[block->transfer];
@@ -167,16 +181,14 @@ static void put_block(struct sw_store_lane *lane, int index) {
                                                             .tag = (uint64_t)index});
         return;
     }
-    const int64_t grain_bytes = area_of(lane, request)->grain_bytes;
-    sw_queue_put(lane->queue,
-                 &(struct sw_ring_request){
-                     .op = op_of(request),
-                     .file = block->run.file,
-                     .offset_bytes = block->run.offset_bytes,
-                     .bytes = block->run.grains * transfer->grain_bytes,
-                     .buf = (char *)request->buf + (block->first_grain - request->first_grain) * grain_bytes,
-                     .tag = (uint64_t)index,
-                 });
+    sw_queue_put(lane->queue, &(struct sw_ring_request){
+                                  .op = op_of(request),
+                                  .file = block->run.file,
+                                  .offset_bytes = block->run.offset_bytes,
+                                  .bytes = block_bytes(lane, block),
+                                  .buf = buffer_at(lane, request, block->first_grain),
+                                  .tag = (uint64_t)index,
+                              });
 }
 
 /* Returns the grains of a transfer's next block. Blocks of a transfer have similar sizes: a small one at the end would
@@ -185,7 +197,7 @@ static int64_t next_block_grains(const struct sw_area *area, const struct lane_t
     const bool whole = transfer->grain_bytes == area->grain_bytes;
     const int64_t most = whole ? sw_max_i64(1, SW_QUEUE_BLOCK_BYTES / area->grain_bytes) : 1;
     const int64_t grains_left = transfer->request.grains - transfer->issued;
-    return sw_div_up(grains_left, sw_div_up(grains_left, most));
+    return sw_min_i64(grains_left, sw_round_up(sw_div_up(grains_left, sw_div_up(grains_left, most)), area->group));
 }
 
 /* Returns the first byte of a transfer, from the start of the unit's grain 0. */
@@ -292,13 +304,18 @@ static const char *name_grain(const struct sw_store_transfer *request, int64_t g
     return text;
 }
 
+/* Tells whether the store has a transfer's grains, and they begin and end at a page. */
+static bool has_grains(const struct sw_area *area, const struct sw_store_transfer *request) {
+    return sw_extent_holds(&area->extents[request->unit], request->first_grain, request->grains) &&
+           sw_area_may_move(area, request->unit, request->first_grain, request->grains);
+}
+
 static sw_status check_request(const struct sw_store_lane *lane, const struct sw_store_transfer *request) {
     assert((uintptr_t)request->buf % SW_BUFFER_ALIGN_BYTES == 0);
     const bool known = request->kind >= 0 && request->kind < SW_STORE_KINDS && request->generation >= 0 &&
                        request->generation < SW_STORE_GENERATIONS && request->unit >= 0 &&
                        request->unit < lane->store->unit_count && area_of(lane, request)->extents != NULL;
-    if (!known ||
-        !sw_extent_holds(&area_of(lane, request)->extents[request->unit], request->first_grain, request->grains))
+    if (!known || !has_grains(area_of(lane, request), request))
         return sw_fail(SW_ERR_INTERNAL, "the store has no grains %lld to %lld of unit %lld (kind %d, generation %d)",
                        (long long)request->first_grain, (long long)(request->first_grain + request->grains - 1),
                        (long long)request->unit, (int)request->kind, request->generation);
@@ -307,8 +324,12 @@ static sw_status check_request(const struct sw_store_lane *lane, const struct sw
 
 static void record_sums(struct sw_area *area, const struct sw_store_transfer *request) {
     uint64_t *sums = sw_area_sums(area, request->unit, request->first_grain);
-    for (int64_t i = 0; i < request->grains; i++)
-        sums[i] = sw_checksum((const char *)request->buf + i * area->grain_bytes, area->grain_bytes);
+    for (int64_t i = 0; i < request->grains; i++) {
+        const int64_t grain = request->first_grain + i;
+        const char *record =
+            (const char *)request->buf + sw_area_distance(area, request->unit, request->first_grain, grain);
+        sums[i] = sw_checksum(record, sw_area_record_bytes(area, request->unit, grain));
+    }
 }
 
 /* Returns whether all grains of a write still hold the zeros of creation. */
@@ -325,7 +346,8 @@ static bool is_unwritten(const struct sw_store *store, const struct sw_area *are
 static int64_t moved_grain_bytes(const struct sw_store *store, const struct sw_area *area,
                                  const struct sw_store_transfer *request) {
     assert(request->zeros_from_bytes % SW_BUFFER_ALIGN_BYTES == 0 && request->zeros_from_bytes <= area->grain_bytes);
-    const bool shortened = request->write && request->zeros_from_bytes > 0 && is_unwritten(store, area, request);
+    const bool may = request->write && request->zeros_from_bytes > 0 && area->group == 1;
+    const bool shortened = may && is_unwritten(store, area, request);
     return shortened ? request->zeros_from_bytes : area->grain_bytes;
 }
 
@@ -374,10 +396,11 @@ static int64_t find_bad_grain(const struct sw_store_lane *lane, const struct lan
     const struct sw_store_transfer *request = &lane->transfers[block->transfer].request;
     const struct sw_area *area = area_of(lane, request);
     const uint64_t *sums = sw_area_sums(area, request->unit, block->first_grain);
-    const char *bytes = (const char *)request->buf + (block->first_grain - request->first_grain) * area->grain_bytes;
-    for (int64_t i = 0; i < block->run.grains; i++)
-        if (sw_checksum(bytes + i * area->grain_bytes, area->grain_bytes) != sums[i])
-            return block->first_grain + i;
+    for (int64_t i = 0; i < block->run.grains; i++) {
+        const int64_t grain = block->first_grain + i;
+        if (sw_checksum(buffer_at(lane, request, grain), sw_area_record_bytes(area, request->unit, grain)) != sums[i])
+            return grain;
+    }
     return -1;
 }
 
@@ -415,20 +438,27 @@ static sw_status report_corrupt(const struct sw_store_lane *lane, const struct l
         advise(store, advice);
     else
         snprintf(advice, sizeof advice, "the last commit (step %lld) does not use it: resume from there", step);
-    return sw_fail(SW_ERR_CORRUPT, "%s %s at offset %lld of %s; %s", name_grain(request, grain, name),
-                   unknown ? "was not written since the store was opened" : "has a wrong checksum, read twice,",
-                   (long long)(block->run.offset_bytes + (grain - block->first_grain) * area->grain_bytes),
-                   store->files[block->run.file].path, advice);
+    return sw_fail(
+        SW_ERR_CORRUPT, "%s %s at offset %lld of %s; %s", name_grain(request, grain, name),
+        unknown ? "was not written since the store was opened" : "has a wrong checksum, read twice,",
+        (long long)(block->run.offset_bytes + sw_area_distance(area, request->unit, block->first_grain, grain)),
+        store->files[block->run.file].path, advice);
 }
 
 /* Returns the grain at which a request stopped. */
 static int64_t bad_sector_grain(const struct sw_store_lane *lane, const struct lane_block *block,
                                 const struct sw_queue_result *result) {
     const struct sw_store_transfer *request = &lane->transfers[block->transfer].request;
-    const int64_t grain_bytes = area_of(lane, request)->grain_bytes;
+    const struct sw_area *area = area_of(lane, request);
+    const int64_t bytes = result->offset_bytes - block->run.offset_bytes;
+    int64_t grain = block->first_grain;
     if (request->kind == SW_STORE_IN_PLACE)
-        return sw_max_i64(0, block->read.at_bytes + result->offset_bytes - block->read.offset_bytes) / grain_bytes;
-    return block->first_grain + (result->offset_bytes - block->run.offset_bytes) / grain_bytes;
+        return sw_max_i64(0, block->read.at_bytes + result->offset_bytes - block->read.offset_bytes) /
+               area->grain_bytes;
+    while (grain + 1 < block->first_grain + block->run.grains &&
+           sw_area_distance(area, request->unit, block->first_grain, grain + 1) <= bytes)
+        grain++;
+    return grain;
 }
 
 static sw_status report_io(const struct sw_store_lane *lane, const struct lane_block *block,
@@ -490,7 +520,7 @@ static sw_status finish_block(struct sw_store_lane *lane, const struct sw_queue_
         return lose(lane, request, bad_sector_grain(lane, block, result), report_io(lane, block, result));
     if (is_in_place(transfer))
         return finish_read(lane, index);
-    sw_store_count(lane->store, op_of(request), block->run.grains * transfer->grain_bytes);
+    sw_store_count(lane->store, op_of(request), block_bytes(lane, block));
     const int64_t bad = request->write ? -1 : find_bad_grain(lane, block);
     if (bad >= 0 && block->again)
         return lose(lane, request, bad, report_corrupt(lane, block, bad));
@@ -556,6 +586,7 @@ sw_status sw_store_transfer(struct sw_store_lane *lane, const struct sw_store_tr
  * order. */
 
 enum { VERIFY_RUNS = 8, VERIFY_RUN_GRAINS = 16 };
+static_assert((int)VERIFY_RUN_GRAINS == (int)SW_RECORD_GROUP, "a run of packed records begins and ends at a page");
 
 /* Grains that one request reads. */
 struct verify_run {
@@ -595,31 +626,36 @@ static bool start_next(struct verify *self) {
         .first_grain = first,
         .buf = run->buf,
     };
-    sw_queue_put(self->queue, &(struct sw_ring_request){.op = SW_RING_READ,
-                                                        .file = run->at.file,
-                                                        .offset_bytes = run->at.offset_bytes,
-                                                        .bytes = run->at.grains * area->grain_bytes,
-                                                        .buf = run->buf,
-                                                        .tag = (uint64_t)slot});
+    sw_queue_put(self->queue,
+                 &(struct sw_ring_request){.op = SW_RING_READ,
+                                           .file = run->at.file,
+                                           .offset_bytes = run->at.offset_bytes,
+                                           .bytes = sw_area_run_bytes(area, run->unit, first, run->at.grains),
+                                           .buf = run->buf,
+                                           .tag = (uint64_t)slot});
     self->grain += run->at.grains;
     self->started++;
     return true;
 }
 
-static bool is_right(const struct verify *self, const struct verify_run *run, int64_t grain) {
-    const char *bytes = run->buf + grain * self->area->grain_bytes;
-    return sw_checksum(bytes, self->area->grain_bytes) ==
-           *sw_area_sums(self->area, run->unit, run->first_grain + grain);
+static bool is_right(const struct verify *self, const struct verify_run *run, int64_t index) {
+    const int64_t grain = run->first_grain + index;
+    const char *bytes = run->buf + sw_area_distance(self->area, run->unit, run->first_grain, grain);
+    return sw_checksum(bytes, sw_area_record_bytes(self->area, run->unit, grain)) ==
+           *sw_area_sums(self->area, run->unit, grain);
 }
 
-/* Reads one grain of a run again, by itself. */
+/* Reads one grain of a run again, by itself, or with all others where records do not begin at pages. */
 static sw_status check_again(struct verify *self, const struct verify_run *run, int64_t grain) {
-    const int64_t grain_bytes = self->area->grain_bytes;
-    const struct sw_ring_request request = {.op = SW_RING_READ,
-                                            .file = run->at.file,
-                                            .offset_bytes = run->at.offset_bytes + grain * grain_bytes,
-                                            .bytes = grain_bytes,
-                                            .buf = run->buf + grain * grain_bytes};
+    const struct sw_area *area = self->area;
+    const bool alone = area->group == 1;
+    const int64_t at_bytes = sw_area_distance(area, run->unit, run->first_grain, run->first_grain + grain);
+    const struct sw_ring_request request = {
+        .op = SW_RING_READ,
+        .file = run->at.file,
+        .offset_bytes = run->at.offset_bytes + (alone ? at_bytes : 0),
+        .bytes = alone ? area->grain_bytes : sw_area_run_bytes(area, run->unit, run->first_grain, run->at.grains),
+        .buf = run->buf + (alone ? at_bytes : 0)};
     struct sw_queue_result result;
     SW_TRY(sw_queue_run(self->store->queue, &request, &result));
     if (result.error == 0 && is_right(self, run, grain))
@@ -629,7 +665,7 @@ static sw_status check_again(struct verify *self, const struct verify_run *run, 
     const struct sw_store_bad_grain bad = {.unit = run->unit,
                                            .grain = run->first_grain + grain,
                                            .path = self->store->files[run->at.file].path,
-                                           .offset_bytes = request.offset_bytes,
+                                           .offset_bytes = run->at.offset_bytes + at_bytes,
                                            .error = result.error};
     if (self->verifier->bad != NULL)
         self->verifier->bad(self->verifier->context, &bad);
@@ -642,6 +678,7 @@ static sw_status judge(struct verify *self, const struct verify_run *run) {
             SW_TRY(check_again(self, run, g));
     self->judged++;
     self->grains_done += run->at.grains;
+    /* Records that are smaller count like the others: this is about time. */
     if (self->verifier->progress != NULL)
         self->verifier->progress(self->verifier->context, self->grains_done * self->area->grain_bytes,
                                  self->area->grains * self->area->grain_bytes);
@@ -686,7 +723,7 @@ sw_status sw_store_verify(struct sw_store *store, const struct sw_store_verifier
     if (store->commit.step < 0)
         return sw_fail(SW_ERR_ARG, "%s has no commit to verify", store->files[0].path);
     self.area = &store->areas[SW_STORE_OPTIMIZER][store->commit.generation];
-    const int64_t run_bytes = verify_run_grains(self.area) * self.area->grain_bytes;
+    const int64_t run_bytes = sw_round_up(verify_run_grains(self.area) * self.area->grain_bytes, SW_BUFFER_ALIGN_BYTES);
     const int64_t runs = sw_max_i64(1, sw_min_i64(VERIFY_RUNS, self.area->grains)); /* each has a grain or more */
     SW_TRY(sw_queue_alloc(runs * run_bytes, &buf));
     for (int i = 0; i < runs; i++)

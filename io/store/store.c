@@ -13,11 +13,22 @@
 #include <unistd.h>
 
 sw_status sw_area_init(struct sw_area *area, int64_t unit_count, int file_count, int64_t grain_bytes) {
-    *area = (struct sw_area){.file_count = file_count, .unit_count = unit_count, .grain_bytes = grain_bytes};
+    *area = (struct sw_area){.file_count = file_count,
+                             .unit_count = unit_count,
+                             .grain_bytes = grain_bytes,
+                             .muon_bytes = grain_bytes,
+                             .group = 1};
     area->extents = calloc((size_t)unit_count, sizeof *area->extents);
     area->offsets = calloc((size_t)unit_count * (size_t)file_count, sizeof *area->offsets);
     if (area->extents == NULL || area->offsets == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the layout of %lld units", (long long)unit_count);
+    return SW_OK;
+}
+
+sw_status sw_area_init_records(struct sw_area *area, int64_t unit_count, int file_count, sw_optimizer_format format) {
+    SW_TRY(sw_area_init(area, unit_count, file_count, sw_optimizer_grain_bytes(format)));
+    area->muon_bytes = sw_optimizer_muon_bytes(format);
+    area->group = sw_records_group(format);
     return SW_OK;
 }
 
@@ -28,18 +39,63 @@ void sw_area_free(struct sw_area *area) {
     *area = (struct sw_area){0};
 }
 
-void sw_area_place(struct sw_area *area, const int64_t *unit_first, const int64_t *unit_grains, int64_t ends[]) {
-    const int64_t stripe_grains = sw_max_i64(1, SW_LAYOUT_STRIPE_BYTES / area->grain_bytes);
+int64_t sw_area_distance(const struct sw_area *area, int64_t unit, int64_t from, int64_t to) {
+    const struct sw_records records = sw_area_records(area, unit);
+    const int64_t first = area->extents[unit].first_grain;
+    return sw_record_at(&records, to - first) - sw_record_at(&records, from - first);
+}
+
+int64_t sw_area_record_bytes(const struct sw_area *area, int64_t unit, int64_t grain) {
+    const struct sw_records records = sw_area_records(area, unit);
+    return sw_record_bytes(&records, grain - area->extents[unit].first_grain);
+}
+
+int64_t sw_area_run_bytes(const struct sw_area *area, int64_t unit, int64_t first, int64_t grains) {
+    const struct sw_records records = sw_area_records(area, unit);
+    return sw_records_bytes(&records, first - area->extents[unit].first_grain, grains);
+}
+
+bool sw_area_may_move(const struct sw_area *area, int64_t unit, int64_t first, int64_t grains) {
+    const struct sw_extent *extent = &area->extents[unit];
+    const int64_t begin = first - extent->first_grain, end = begin + grains;
+    return begin % area->group == 0 && (end % area->group == 0 || end == extent->grains);
+}
+
+/* Returns the bytes of the first `count` stripes of a file. The stripe in which Muon's grains end has records of both
+ * sizes, those before it have Muon's. */
+static int64_t stripes_bytes(const struct sw_area *area, int64_t unit, int file, int64_t count) {
+    const struct sw_extent *extent = &area->extents[unit];
+    const struct sw_records records = sw_area_records(area, unit);
+    const int64_t stripe = extent->stripe_grains, border = records.muon_grains / stripe;
+    const int64_t first = (file - extent->first_file + area->file_count) % area->file_count;
+    const int64_t before = border > first ? sw_min_i64(count, sw_div_up(border - first, area->file_count)) : 0;
+    const bool has_border = before < count && first + before * area->file_count == border;
+    const int64_t mixed =
+        has_border ? sw_record_at(&records, (border + 1) * stripe) - sw_record_at(&records, border * stripe) : 0;
+    return stripe * (before * records.muon_bytes + (count - before - has_border) * records.grain_bytes) + mixed;
+}
+
+int64_t sw_area_file_bytes(const struct sw_area *area, int64_t unit, int file) {
+    const struct sw_extent *extent = &area->extents[unit];
+    const int64_t grains = sw_extent_grains_in(extent, area->file_count, file);
+    const int64_t whole = grains / extent->stripe_grains, rest = grains % extent->stripe_grains;
+    return stripes_bytes(area, unit, file, whole) +
+           (rest > 0 ? sw_area_run_bytes(area, unit, extent->first_grain + extent->grains - rest, rest) : 0);
+}
+
+void sw_area_place(struct sw_area *area, struct sw_held_grains held, int64_t ends[]) {
+    const int64_t stripe_grains = sw_round_up(sw_max_i64(1, SW_LAYOUT_STRIPE_BYTES / area->grain_bytes), area->group);
     for (int64_t unit = 0; unit < area->unit_count; unit++) {
         struct sw_extent *extent = &area->extents[unit];
         /* Units begin on different files, so that many small ones are spread evenly too. */
-        *extent = (struct sw_extent){.first_grain = unit_first != NULL ? unit_first[unit] : 0,
-                                     .grains = unit_grains[unit],
+        *extent = (struct sw_extent){.first_grain = held.first != NULL ? held.first[unit] : 0,
+                                     .grains = held.grains[unit],
+                                     .muon_grains = held.muon != NULL ? held.muon[unit] : 0,
                                      .stripe_grains = stripe_grains,
                                      .first_file = (int)(unit % area->file_count)};
         for (int file = 0; file < area->file_count; file++) {
             area->offsets[unit * area->file_count + file] = ends[file];
-            ends[file] += sw_extent_grains_in(extent, area->file_count, file) * area->grain_bytes;
+            ends[file] += sw_area_file_bytes(area, unit, file);
         }
     }
 }
@@ -84,13 +140,16 @@ struct sw_file_run sw_area_run(const struct sw_area *area, int64_t unit, int64_t
     const int64_t stripe = at / extent->stripe_grains;
     const int64_t within = at % extent->stripe_grains;
     const int file = (int)((stripe + extent->first_file) % area->file_count);
-    const int64_t local = stripe / area->file_count * extent->stripe_grains + within;
+    const int64_t begin = extent->first_grain + stripe * extent->stripe_grains;
+    const int64_t before_bytes = area->file_count == 1 ? sw_area_distance(area, unit, extent->first_grain, grain)
+                                                       : stripes_bytes(area, unit, file, stripe / area->file_count) +
+                                                             sw_area_distance(area, unit, begin, grain);
     /* With one file, stripes are neighbours, and a run may cross them. */
     const int64_t to_end = extent->grains - at;
     const int64_t to_stripe_end = area->file_count == 1 ? to_end : extent->stripe_grains - within;
     return (struct sw_file_run){
         .file = file,
-        .offset_bytes = area->offsets[unit * area->file_count + file] + local * area->grain_bytes,
+        .offset_bytes = area->offsets[unit * area->file_count + file] + before_bytes,
         .grains = sw_min_i64(max, sw_min_i64(to_end, to_stripe_end)),
     };
 }
@@ -226,6 +285,20 @@ int64_t sw_store_unit_grains(const struct sw_store *store, int64_t unit) {
 int64_t sw_store_unit_whole_grains(const struct sw_store *store, int64_t unit) {
     assert(unit >= 0 && unit < store->unit_count);
     return store->unit_grains[unit];
+}
+
+struct sw_records sw_store_records(const struct sw_store *store, int64_t unit) {
+    assert(unit >= 0 && unit < store->unit_count);
+    return sw_area_records(&store->areas[SW_STORE_OPTIMIZER][0], unit);
+}
+
+int64_t sw_store_generation_bytes(const struct sw_store *store) {
+    int64_t bytes = 0;
+    for (int64_t unit = 0; unit < store->unit_count; unit++) {
+        const struct sw_records records = sw_store_records(store, unit);
+        bytes += sw_records_bytes(&records, 0, sw_store_unit_grains(store, unit));
+    }
+    return bytes;
 }
 
 sw_optimizer_format sw_store_optimizer(const struct sw_store *store) {

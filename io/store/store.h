@@ -6,7 +6,9 @@
  * follow, each a commit record with a checksum per grain and one of its own; then two generations of the optimizer's
  * grain records; then scratch areas for state that is never committed (gradients), laid out again whenever the store is
  * opened. Parts are so far apart that a write cut short by a power loss damages no other part. Stores of version 2 can
- * be opened too. A store whose optimizer state is narrow has version 4, and its labels say so.
+ * be opened too. A store whose optimizer state is narrow has version 4, and its labels say so. Records with Muon's
+ * momentum have version 5 or, packed, 6: a transfer of these begins and ends at multiples of SW_RECORD_GROUP grains
+ * from the first that the store has of the unit, or ends with them, and its buffer has room up to the end of a page.
  *
  * A store may also have one generation. Its commit marks a clean end, and is withdrawn before the grains change again.
  *
@@ -65,6 +67,8 @@ struct sw_store_spec {
     const int64_t *unit_first;
     const int64_t *unit_whole_grains; /* per unit: the grains of the whole unit, wherever held; NULL: the unit ends with
                                          those held here */
+    const int64_t *unit_muon_grains;  /* per unit: how many of the grains held here, the first ones, have a momentum;
+                                         NULL:  none. Only packed formats need it */
     int64_t unit_count;
     sw_optimizer_format optimizer; /* format of the optimizer's grains, which decides their bytes */
     /* Scratch areas to be added, in this order; their space is reserved with the rest. */
@@ -136,6 +140,11 @@ sw_status sw_store_new_id(char text[SW_STORE_ID_CHARS]);
  */
 sw_status sw_store_remove(const char *place, const char *id, int64_t most_step);
 
+/* Returns how the records of a unit's grains lie in a transfer and in the files. Grains count from the first held here.
+ */
+struct sw_records sw_store_records(const struct sw_store *store, int64_t unit);
+/* Returns the bytes of one generation. */
+int64_t sw_store_generation_bytes(const struct sw_store *store);
 /* Return the number of units, and for a unit the first grain held here, the grains held here, and the grains of the
  * whole unit. */
 int64_t sw_store_unit_count(const struct sw_store *store);

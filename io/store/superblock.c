@@ -136,6 +136,7 @@ static int64_t encode_extents(const struct sw_store *store, int file, struct sw_
                 .offset_bytes = sw_le64_of(area->offsets[unit * area->file_count + file]),
                 .first_file = sw_le32_of((uint32_t)extent->first_file),
                 .stripe_grains = sw_le32_of((uint32_t)extent->stripe_grains),
+                .muon_grains = sw_le64_of(extent->muon_grains),
             };
         }
     }
@@ -156,6 +157,8 @@ void sw_label_encode(const struct sw_store *store, int file, void *label) {
         .unit_count = sw_le64_of(store->unit_count),
         .grain_bytes =
             sw_le64_of(store->version >= SW_FORMAT_NARROW_VERSION ? sw_optimizer_grain_bytes(store->optimizer) : 0),
+        .muon_bytes =
+            sw_le64_of(store->version >= SW_FORMAT_PACKED_VERSION ? sw_optimizer_muon_bytes(store->optimizer) : 0),
     };
     memcpy(header->magic, SW_LABEL_MAGIC, SW_FORMAT_MAGIC_BYTES);
     memcpy(header->store_id, store->id, SW_FORMAT_ID_BYTES);
@@ -175,9 +178,9 @@ static sw_status check_header(const struct sw_label_header *header, const char *
                        "it",
                        path);
     const int version = version_of(header);
-    if (version < SW_FORMAT_DENSE_VERSION || version > SW_FORMAT_MUON_VERSION)
+    if (version < SW_FORMAT_DENSE_VERSION || version > SW_FORMAT_PACKED_VERSION)
         return sw_fail(SW_ERR_UNSUPPORTED, "%s is a store of version %u, and this program knows versions %d to %d",
-                       path, sw_from_le32(header->version), SW_FORMAT_DENSE_VERSION, SW_FORMAT_MUON_VERSION);
+                       path, sw_from_le32(header->version), SW_FORMAT_DENSE_VERSION, SW_FORMAT_PACKED_VERSION);
     const int64_t label_bytes = sw_from_le64(header->label_bytes);
     const int64_t super_bytes = sw_from_le64(header->super_bytes);
     const int64_t sealed_bytes = sw_from_le64(header->sealed_bytes);
@@ -307,7 +310,7 @@ static sw_status bad_extent(const char *path, int64_t index, const char *what) {
 
 static bool same_extent(const struct sw_extent *a, const struct sw_extent *b) {
     return a->first_grain == b->first_grain && a->grains == b->grains && a->stripe_grains == b->stripe_grains &&
-           a->first_file == b->first_file;
+           a->first_file == b->first_file && a->muon_grains == b->muon_grains;
 }
 
 /* Takes an extent, or compares it with the one that an earlier file gave for the same unit. */
@@ -324,10 +327,12 @@ static sw_status apply_extent(struct sw_store *store, int file, const struct sw_
         .grains = sw_from_le64(from->grains),
         .stripe_grains = sw_from_le32(from->stripe_grains),
         .first_file = (int)(sw_from_le32(from->first_file) & INT32_MAX),
+        .muon_grains = store->version >= SW_FORMAT_PACKED_VERSION ? sw_from_le64(from->muon_grains) : 0,
     };
     if (extent.first_grain < 0 || extent.grains < 1 || extent.grains > store->unit_grains[unit] ||
         extent.first_grain > store->unit_grains[unit] - extent.grains || extent.stripe_grains < 1 ||
-        extent.stripe_grains > MAX_STRIPE_GRAINS || extent.first_file >= store->file_count)
+        extent.stripe_grains > MAX_STRIPE_GRAINS || extent.first_file >= store->file_count || extent.muon_grains < 0 ||
+        extent.muon_grains > extent.grains || extent.stripe_grains % area->group != 0)
         return bad_extent(path, index, "exceeds its unit");
     struct sw_extent *known = &area->extents[unit];
     int64_t *offset = &area->offsets[unit * area->file_count + file];
@@ -337,7 +342,7 @@ static sw_status apply_extent(struct sw_store *store, int file, const struct sw_
         return bad_extent(path, index, "differs from that in the store's other files");
     *known = extent;
     *offset = sw_from_le64(from->offset_bytes);
-    const int64_t bytes = sw_extent_grains_in(&extent, store->file_count, file) * area->grain_bytes;
+    const int64_t bytes = sw_area_file_bytes(area, unit, file);
     struct sw_store_file *target = &store->files[file];
     if (*offset < target->end_bytes || *offset % SW_FORMAT_PAGE_BYTES != 0 || *offset > target->sealed_bytes ||
         bytes > target->sealed_bytes - *offset)
@@ -365,16 +370,24 @@ static sw_status apply_file(struct sw_store *store, int file, const void *label)
     return SW_OK;
 }
 
+/* Tells whether stores of a version may have a format. */
+static bool is_of_version(sw_optimizer_format format, int version) {
+    if (version == SW_FORMAT_NARROW_VERSION)
+        return format != SW_OPTIMIZER_FP32 && !sw_optimizer_has_muon(format);
+    return sw_optimizer_has_muon(format) && sw_optimizer_is_packed(format) == (version == SW_FORMAT_PACKED_VERSION);
+}
+
 static sw_status take_format(struct sw_store *store, const void *label) {
     const int64_t grain_bytes = sw_from_le64(header_of(label)->grain_bytes);
+    const bool packed = store->version == SW_FORMAT_PACKED_VERSION;
+    const int64_t muon_bytes = packed ? sw_from_le64(header_of(label)->muon_bytes) : grain_bytes;
     store->optimizer = SW_OPTIMIZER_FP32;
     if (store->version < SW_FORMAT_NARROW_VERSION)
         return SW_OK;
-    const bool muon = store->version == SW_FORMAT_MUON_VERSION;
-    for (int format = muon ? SW_OPTIMIZER_MUON : SW_OPTIMIZER_BF16;
-         format <= (muon ? SW_OPTIMIZER_MUON_BF16 : SW_OPTIMIZER_FP32_APART); format++)
-        if (sw_optimizer_grain_bytes((sw_optimizer_format)format) == grain_bytes)
-            store->optimizer = (sw_optimizer_format)format;
+    for (sw_optimizer_format format = 0; format < SW_OPTIMIZER_LAYOUTS; format++)
+        if (is_of_version(format, store->version) && sw_optimizer_grain_bytes(format) == grain_bytes &&
+            sw_optimizer_muon_bytes(format) == muon_bytes)
+            store->optimizer = format;
     return store->optimizer != SW_OPTIMIZER_FP32
                ? SW_OK
                : sw_fail(SW_ERR_UNSUPPORTED,
@@ -406,8 +419,7 @@ sw_status sw_label_apply(struct sw_store *store, void *const *labels) {
     SW_TRY(take_units(store, labels[0]));
     struct sw_area *areas = store->areas[SW_STORE_OPTIMIZER];
     for (int generation = 0; generation < store->generations; generation++)
-        SW_TRY(sw_area_init(&areas[generation], store->unit_count, store->file_count,
-                            sw_optimizer_grain_bytes(store->optimizer)));
+        SW_TRY(sw_area_init_records(&areas[generation], store->unit_count, store->file_count, store->optimizer));
     const size_t units_bytes = (size_t)store->unit_count * sizeof(sw_le64);
     for (int file = 0; file < store->file_count; file++) {
         const struct sw_label_header *header = header_of(labels[file]);
@@ -416,6 +428,7 @@ sw_status sw_label_apply(struct sw_store *store, void *const *labels) {
             sw_from_le64(header->unit_count) != store->unit_count ||
             sw_from_le64(header->extent_count) != sw_from_le64(header_of(labels[0])->extent_count) ||
             sw_from_le64(header->grain_bytes) != sw_from_le64(header_of(labels[0])->grain_bytes) ||
+            sw_from_le64(header->muon_bytes) != sw_from_le64(header_of(labels[0])->muon_bytes) ||
             memcmp(units_of(labels[file]), units_of(labels[0]), units_bytes) != 0)
             return sw_fail(SW_ERR_CORRUPT, "%s and %s describe different models under the same identity",
                            store->files[0].path, store->files[file].path);

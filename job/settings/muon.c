@@ -24,8 +24,6 @@ sw_status sw_settings_check_muon(const struct sw_settings *s) {
         {sw_settings_stages(s) > 1, "--pipeline", "leave one of them out"},
         {s->tuning.lora.rank > 0 || s->adapter != NULL, "--lora",
          "it is for the matrices of layers; leave one of them out"},
-        {s->optimizer_state == SW_OPTIMIZER_8BIT, "--optimizer-state 8bit",
-         "AdamW's two moments of the tables would take as much as in bf16, and records have one size; give bf16"},
         {s->precision == SW_PRECISION_FP8, "--precision fp8", "give --precision bf16"},
         {s->muon_lr > 0.0 && s->lr == 0.0, "--lr 0", "--muon-lr follows its schedule; give a rate above 0"},
     };

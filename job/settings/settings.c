@@ -403,8 +403,13 @@ bool sw_settings_fp8(const struct sw_settings *settings) {
 }
 
 sw_optimizer_format sw_settings_optimizer(const struct sw_settings *settings) {
+    static const sw_optimizer_format with_muon[SW_OPTIMIZER_FORMATS] = {[SW_OPTIMIZER_FP32] = SW_OPTIMIZER_MUON,
+                                                                        [SW_OPTIMIZER_BF16] = SW_OPTIMIZER_MUON_BF16,
+                                                                        [SW_OPTIMIZER_8BIT] = SW_OPTIMIZER_MUON_8BIT};
+    if (sw_settings_use_muon(settings) && settings->padded_records && settings->optimizer_state == SW_OPTIMIZER_BF16)
+        return SW_OPTIMIZER_MUON_BF16_PADDED;
     if (sw_settings_use_muon(settings))
-        return settings->optimizer_state == SW_OPTIMIZER_BF16 ? SW_OPTIMIZER_MUON_BF16 : SW_OPTIMIZER_MUON;
+        return with_muon[settings->optimizer_state];
     if (sw_settings_fp8(settings) && settings->optimizer_state == SW_OPTIMIZER_FP32)
         return SW_OPTIMIZER_FP32_APART;
     return (sw_optimizer_format)settings->optimizer_state;

@@ -75,7 +75,8 @@ struct sw_settings {
     char *encoding;  /* of text; NULL: UTF-8 */
     bool lossy;      /* replace what is invalid in the encoding by U+FFFD */
     bool old_text;   /* not a flag: the run is older than the rules of SW_RUN_TEXT_VERSION (run.h) */
-    int precision;   /* SW_PRECISION_... */
+    bool padded_records; /* not a flag: an older version began the run, with SW_OPTIMIZER_MUON_BF16_PADDED */
+    int precision;       /* SW_PRECISION_... */
     bool init;
     int device;                        /* sw_device_choice */
     int recompute, durability, update; /* SW_OPTION_RECOMPUTE_..., SW_DURABILITY_..., SW_UPDATE_... */

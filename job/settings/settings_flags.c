@@ -216,7 +216,8 @@ static const struct sw_option options[] = {
     {.name = "--optimizer-state", CHOICE(optimizer_state), .commands = ALL, .group = LEARNING, .initial = "fp32",
      .choices = "fp32|bf16|8bit",
      .what = "type of AdamW's moments; narrow ones move fewer bytes over drives and links; master weights, norms "
-             "and biases keep fp32; bf16 with Muon: its momentum is bf16, and moments of the tables 8bit"},
+             "and biases keep fp32; with Muon it is the type of the momenta, and tables have moments in bf16, or "
+             "in 8bit for bf16 and 8bit"},
     {.name = "--rounding", CHOICE(rounding), .commands = ALL, .group = LEARNING, .initial = "auto",
      .choices = "auto|nearest|stochastic",
      .what = "rounding of bf16 and 8bit moments; auto: stochastic, with random numbers derived from --seed"},

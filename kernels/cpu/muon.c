@@ -261,7 +261,7 @@ static void product(struct sw_stream *stream, const struct sw_muon_product *p) {
 
 static struct sw_record_parts record_of(const struct sw_update_muon *op, int64_t at) {
     char *records = op->records;
-    return sw_muon_record_parts(op->format, records + at / SW_GRAIN_ELEMS * sw_optimizer_grain_bytes(op->format));
+    return sw_muon_record_parts(op->format, records + at / SW_GRAIN_ELEMS * sw_optimizer_muon_bytes(op->format));
 }
 
 static float *master_of(const struct sw_update_muon *op, int64_t at) {
@@ -282,13 +282,37 @@ static int64_t tile_of(int64_t at, int64_t count) {
     return sw_min_i64(count, sw_min_i64(SW_TILE_ELEMS, SW_GRAIN_ELEMS - at % SW_GRAIN_ELEMS));
 }
 
+/* Widens momenta in codes from element `at` of a grain. The codes of a block share a scale, and a run may begin and end
+ * within a block. */
+static void widen_codes(const struct sw_record_parts *record, int64_t at, int64_t count, float *to) {
+    for (int64_t end = at + count, some; at < end; at += some, to += some) {
+        const float scale = record->m_scale[at / SW_MOMENT_BLOCK_ELEMS];
+        some = sw_min_i64(end - at, SW_MOMENT_BLOCK_ELEMS - at % SW_MOMENT_BLOCK_ELEMS);
+        for (int64_t i = 0; i < some; i += SW_LANES) {
+            const int64_t lanes = sw_min_i64(some - i, SW_LANES);
+            char codes[SW_LANES] = {0};
+            memcpy(codes, record->m + at + i, (size_t)lanes);
+            sw_store_up_to(SW_F32, to, i, lanes, sw_number_of_m(codes) * scale);
+        }
+    }
+}
+
+/* Returns the momenta of an update of at most a tile's elements: in their record, or in the tile. */
+static const float *widen_momenta(const struct sw_update_muon *op, int64_t at, int64_t count, struct sw_tile *tile) {
+    const struct sw_record_parts record = record_of(op, at);
+    const sw_optimizer_format form = sw_optimizer_momentum(op->format);
+    if (form != SW_OPTIMIZER_8BIT)
+        return sw_tile_load(form == SW_OPTIMIZER_BF16 ? SW_BF16 : SW_F32, record.m, at % SW_GRAIN_ELEMS, count, tile);
+    widen_codes(&record, at % SW_GRAIN_ELEMS, count, tile->value);
+    return tile->value;
+}
+
 /* Writes momenta moved towards their gradients, as ref/muon.c does. count: at most a tile */
 static void approach(const struct sw_update_muon *op, int64_t at, int64_t count, float *to) {
     const sw_vec rest = sw_vec_splat((float)(1.0 - op->muon->momentum));
     struct sw_tile tile, momenta;
     const float *grads = widen_gradients(op, at, count, &tile);
-    const float *m = sw_tile_load(op->format == SW_OPTIMIZER_MUON_BF16 ? SW_BF16 : SW_F32, record_of(op, at).m,
-                                  at % SW_GRAIN_ELEMS, count, &momenta);
+    const float *m = widen_momenta(op, at, count, &momenta);
     for (int64_t i = 0; i < count; i += SW_LANES) {
         const sw_vec grad = sw_load_up_to(SW_F32, grads, i, count - i, 0.0f);
         const sw_vec before = sw_load_up_to(SW_F32, m, i, count - i, 0.0f);
@@ -296,20 +320,37 @@ static void approach(const struct sw_update_muon *op, int64_t at, int64_t count,
     }
 }
 
-/* Rounds momenta of a tile to bf16, by pairs of vectors that share their random words. */
-SW_INLINE void round_momenta(const sw_rounding rounding, const struct sw_moment_rounding *how, int64_t at,
-                             const float *m, sw_bf16 *to) {
-    for (int64_t first = 0; first < SW_TILE_ELEMS; first += SW_MOMENT_BLOCK_ELEMS) {
+/* Rounds a vector of momenta, element i of a block, to bf16 or, with a scale, to codes. */
+SW_INLINE void round_momentum(const sw_optimizer_format form, const sw_rounding rounding, const uint32_t *words, int i,
+                              sw_vec m, float inverse, char *to) {
+    const sw_vec_bits word = *(const sw_vec_bits *)(words + sw_word_at(i));
+    const sw_vec_bits random = i / SW_MOMENT_LANES % 2 != 0 ? word >> 16 : word & 0xffffu;
+    if (form == SW_OPTIMIZER_8BIT)
+        sw_store_codes(to + i, sw_steps_of_m(rounding, m, inverse, random));
+    else
+        *(sw_vec_half_unaligned *)((sw_bf16 *)(void *)to + i) =
+            sw_moments_to_bf16(rounding, m, random, (sw_vec_ints){0});
+}
+
+/* Rounds a tile of momenta, by pairs of vectors that share their random words. */
+SW_INLINE void round_momenta(const sw_optimizer_format form, const sw_rounding rounding,
+                             const struct sw_moment_rounding *how, int64_t at, const float *m,
+                             const struct sw_record_parts *record) {
+    const int64_t bytes = form == SW_OPTIMIZER_8BIT ? 1 : (int64_t)sizeof(sw_bf16);
+    for (const int64_t end = at + SW_TILE_ELEMS; at < end; at += SW_MOMENT_BLOCK_ELEMS, m += SW_MOMENT_BLOCK_ELEMS) {
         _Alignas(64) uint32_t words[SW_MOMENT_BLOCK_ELEMS / 2] = {0};
+        sw_vec largest = {0};
+        float inverse = 0.0f;
         if (rounding == SW_ROUND_STOCHASTIC)
-            sw_block_words(how, how->first_elem + at + first, words);
-        for (int i = 0; i < SW_MOMENT_BLOCK_ELEMS; i += SW_LANES) {
-            const sw_vec_bits word = *(const sw_vec_bits *)(words + sw_word_at(i));
-            const bool upper = i / SW_MOMENT_LANES % 2 != 0;
-            const sw_vec_bits random = upper ? word >> 16 : word & 0xffffu;
-            *(sw_vec_half_unaligned *)(to + first + i) =
-                sw_moments_to_bf16(rounding, sw_vec_load(m + first + i), random, (sw_vec_ints){0});
+            sw_block_words(how, how->first_elem + at, words);
+        if (form == SW_OPTIMIZER_8BIT) {
+            for (int i = 0; i < SW_MOMENT_BLOCK_ELEMS; i += SW_LANES)
+                largest = sw_vec_max(sw_vec_abs(sw_vec_load(m + i)), largest);
+            record->m_scale[at / SW_MOMENT_BLOCK_ELEMS] = sw_scale_of(largest);
+            inverse = sw_inverse_of(sw_scale_of(largest));
         }
+        for (int i = 0; i < SW_MOMENT_BLOCK_ELEMS; i += SW_LANES)
+            round_momentum(form, rounding, words, i, sw_vec_load(m + i), inverse, record->m + at * bytes);
     }
 }
 
@@ -318,17 +359,23 @@ static void momentum(const struct sw_update_muon *op, int64_t at, int64_t count)
                                            .unit = op->unit,
                                            .step = op->step,
                                            .first_elem = op->first_elem + at / SW_GRAIN_ELEMS * SW_GRAIN_ELEMS};
-    const bool narrow = op->format == SW_OPTIMIZER_MUON_BF16;
+    const struct sw_record_parts record = record_of(op, at);
+    const sw_optimizer_format form = sw_optimizer_momentum(op->format);
+    const bool wide = form == SW_OPTIMIZER_FP32, codes = form == SW_OPTIMIZER_8BIT;
+    const bool nearest = op->rounding == SW_ROUND_NEAREST;
     for (int64_t end = at + count; at < end; at += SW_TILE_ELEMS) {
         const int64_t elem = at % SW_GRAIN_ELEMS;
-        char *momenta = record_of(op, at).m;
         struct sw_tile tile;
-        float *made = sw_tile_target(narrow ? SW_BF16 : SW_F32, (float *)momenta + elem, 0, &tile);
+        float *made = wide ? (float *)(void *)record.m + elem : tile.value;
         approach(op, at, SW_TILE_ELEMS, made);
-        if (narrow && op->rounding == SW_ROUND_STOCHASTIC)
-            round_momenta(SW_ROUND_STOCHASTIC, &how, elem, made, (sw_bf16 *)momenta + elem);
-        else if (narrow)
-            round_momenta(SW_ROUND_NEAREST, &how, elem, made, (sw_bf16 *)momenta + elem);
+        if (codes && nearest)
+            round_momenta(SW_OPTIMIZER_8BIT, SW_ROUND_NEAREST, &how, elem, made, &record);
+        else if (codes)
+            round_momenta(SW_OPTIMIZER_8BIT, SW_ROUND_STOCHASTIC, &how, elem, made, &record);
+        else if (!wide && nearest)
+            round_momenta(SW_OPTIMIZER_BF16, SW_ROUND_NEAREST, &how, elem, made, &record);
+        else if (!wide)
+            round_momenta(SW_OPTIMIZER_BF16, SW_ROUND_STOCHASTIC, &how, elem, made, &record);
     }
 }
 

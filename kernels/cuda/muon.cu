@@ -24,6 +24,7 @@ struct call {
     bool aligned, stochastic;
     uint64_t seed, stream;
     int64_t first_elem; /* the call's first element in its unit */
+    struct sw_moment_map map;
 };
 
 /* Where a tile is: lines and elements of the matrix, and X. */
@@ -41,9 +42,37 @@ static __device__ __forceinline__ int in_grain(int64_t at) {
     return (int)(at & (SW_GRAIN_ELEMS - 1));
 }
 
-/* Returns the momentum of an element in its record; M: its type. */
+/* Returns the momentum of an element in its record; M: its type, uint8_t for codes. */
 template <typename M> static __device__ __forceinline__ M *momentum_at(const call &c, int64_t at) {
     return (M *)(record_at(c, at) + SW_GRAIN_ELEMS * sizeof(float)) + in_grain(at);
+}
+
+/* Returns the scale of the block of codes that holds an element. */
+static __device__ __forceinline__ float *scale_at(const call &c, int64_t at) {
+    float *scales = (float *)(record_at(c, at) + SW_GRAIN_ELEMS * (sizeof(float) + sizeof(uint8_t)));
+    return scales + in_grain(at) / SW_MOMENT_BLOCK_ELEMS;
+}
+
+template <typename M> static __device__ __forceinline__ float widen_momentum(const call &, int64_t, const M *from) {
+    return sw_widen(*from);
+}
+
+static __device__ __forceinline__ float widen_momentum(const call &c, int64_t at, const uint8_t *from) {
+    return sw_number_of_m(c.map, *from) * *scale_at(c, at);
+}
+
+/* Read a thread's momenta, from the one of element `at` on. */
+template <typename M>
+static __device__ __forceinline__ void widen_momenta(const call &, int64_t, const M *from, float *to) {
+    sw_load_whole(from, to);
+}
+
+static __device__ __forceinline__ void widen_momenta(const call &c, int64_t at, const uint8_t *from, float *to) {
+    const uint32_t *words = (const uint32_t *)from;
+    const float scale = *scale_at(c, at);
+    SW_UNROLL
+    for (int i = 0; i < SW_ELEMS; i++)
+        to[i] = sw_number_of_m(c.map, words[i / 4] >> i % 4 * 8) * scale;
 }
 
 /* Returns a momentum moved towards its gradient. */
@@ -51,12 +80,14 @@ static __device__ __forceinline__ float approach(const call &c, float momentum, 
     return fmaf(c.rest, gradient * c.grad_scale - momentum, momentum);
 }
 
-static __device__ __forceinline__ void round_momenta(const call &, const float *in, const uint32_t *, int, float *to) {
+/* Round a thread's momenta, from the one of element `at` on. words: random ones of the warp's block */
+static __device__ __forceinline__ void round_momenta(const call &, int64_t, const float *in, const uint32_t *, int,
+                                                     float *to) {
     sw_store_whole(to, in);
 }
 
-static __device__ __forceinline__ void round_momenta(const call &c, const float *in, const uint32_t *words, int lane,
-                                                     sw_cuda_bf16 *to) {
+static __device__ __forceinline__ void round_momenta(const call &c, int64_t, const float *in, const uint32_t *words,
+                                                     int lane, sw_cuda_bf16 *to) {
     uint32_t pairs[SW_ELEMS / 2] = {};
     SW_UNROLL
     for (int i = 0; i < SW_ELEMS; i++) {
@@ -66,6 +97,22 @@ static __device__ __forceinline__ void round_momenta(const call &c, const float 
     sw_store16(to, {pairs[0], pairs[1], pairs[2], pairs[3]});
 }
 
+static __device__ __forceinline__ void round_momenta(const call &c, int64_t at, const float *in, const uint32_t *words,
+                                                     int lane, uint8_t *to) {
+    const float scale = sw_moment_scale(in), inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
+    uint32_t codes[SW_ELEMS / 4] = {};
+    SW_UNROLL
+    for (int i = 0; i < SW_ELEMS; i++) {
+        const uint32_t random = c.stochastic ? sw_random_of(words, lane, i) : 0;
+        codes[i / 4] |= sw_code_of_m(c.map, in[i], inverse, c.stochastic, random) << i % 4 * 8;
+    }
+    SW_UNROLL
+    for (int word = 0; word < SW_ELEMS / 4; word++)
+        ((uint32_t *)to)[word] = codes[word];
+    if (lane == 0)
+        *scale_at(c, at) = scale;
+}
+
 template <typename T, typename M>
 static __global__ void __launch_bounds__(SW_BLOCK_THREADS) momentum_kernel(call c, sw_gradients<T> grads) {
     SW_SHARED(uint32_t, words, [SW_MOMENT_WARPS][SW_MOMENT_WORDS]);
@@ -73,7 +120,7 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS) momentum_kernel(call 
     const int64_t at = ((int64_t)blockIdx.x * SW_BLOCK_THREADS + threadIdx.x) * SW_ELEMS;
     M *momenta = momentum_at<M>(c, at);
     float m[SW_ELEMS], gradients[SW_ELEMS];
-    sw_load_whole(momenta, m);
+    widen_momenta(c, at, momenta, m);
     grads.load(at, c.aligned, gradients);
     SW_UNROLL
     for (int i = 0; i < SW_ELEMS; i++)
@@ -81,7 +128,7 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS) momentum_kernel(call 
     if (c.stochastic)
         sw_draw_words(c.seed, c.stream, c.first_elem + at - lane * SW_ELEMS, lane, words[warp]);
     __syncwarp();
-    round_momenta(c, m, words[warp], lane, momenta);
+    round_momenta(c, at, m, words[warp], lane, momenta);
 }
 
 template <typename T> static __global__ void __launch_bounds__(SW_BLOCK_THREADS) weights_kernel(call c, T *weights) {
@@ -120,7 +167,7 @@ static __global__ void __launch_bounds__(TILE *TILE_THREAD_ROWS)
         float value = 0.0f;
         if (line < p.lines.count && elem < p.lines.elems) {
             const int64_t at = element_at(c, p.lines, line, elem);
-            value = approach(c, sw_widen(*momentum_at<M>(c, at)), grads.at(at));
+            value = approach(c, widen_momentum(c, at, momentum_at<M>(c, at)), grads.at(at));
         }
         tile[i][j] = value;
     });
@@ -229,14 +276,15 @@ static call call_of(const struct sw_update_muon *op, const void *with) {
     assert(sw_is_aligned(op->records));
     call c = {};
     c.records = (char *)op->records;
-    c.record_bytes = sw_optimizer_grain_bytes(op->format);
+    c.record_bytes = sw_optimizer_muon_bytes(op->format);
     c.rest = (float)(1.0 - op->muon->momentum);
     c.grad_scale = op->muon->grad_scale;
     c.aligned = sw_is_aligned(with);
-    c.stochastic = op->format == SW_OPTIMIZER_MUON_BF16 && op->rounding == SW_ROUND_STOCHASTIC;
+    c.stochastic = sw_optimizer_momentum(op->format) != SW_OPTIMIZER_FP32 && op->rounding == SW_ROUND_STOCHASTIC;
     c.seed = op->seed;
     c.stream = sw_moment_stream(op->unit, op->step);
     c.first_elem = op->first_elem;
+    c.map = sw_moment_maps[SW_MOMENT_M];
     return c;
 }
 
@@ -246,14 +294,17 @@ static unsigned vectors_of(int64_t elems) {
     return sw_blocks(elems, SW_BLOCK_THREADS * SW_ELEMS);
 }
 
+template <typename T, typename M> static void momentum_of(cudaStream_t stream, const struct sw_update_muon *op) {
+    SW_LAUNCH((momentum_kernel<T, M>), vectors_of(op->grains * SW_GRAIN_ELEMS), SW_BLOCK_THREADS, 0, stream,
+              call_of(op, op->grads), sw_gradients_of<T>(op));
+}
+
 template <typename T> static void momentum(cudaStream_t stream, const struct sw_update_muon *op) {
-    const unsigned blocks = vectors_of(op->grains * SW_GRAIN_ELEMS);
-    if (op->format == SW_OPTIMIZER_MUON_BF16)
-        SW_LAUNCH((momentum_kernel<T, sw_cuda_bf16>), blocks, SW_BLOCK_THREADS, 0, stream, call_of(op, op->grads),
-                  sw_gradients_of<T>(op));
-    else
-        SW_LAUNCH((momentum_kernel<T, float>), blocks, SW_BLOCK_THREADS, 0, stream, call_of(op, op->grads),
-                  sw_gradients_of<T>(op));
+    switch (sw_optimizer_momentum(op->format)) {
+    case SW_OPTIMIZER_FP32: momentum_of<T, float>(stream, op); break;
+    case SW_OPTIMIZER_BF16: momentum_of<T, sw_cuda_bf16>(stream, op); break;
+    default: momentum_of<T, uint8_t>(stream, op);
+    }
 }
 
 void sw_cuda_muon_momentum(cudaStream_t stream, const void *args) {
@@ -277,15 +328,19 @@ static dim3 tiles_of(const struct sw_muon_matrix *m) {
     return m->lines.are_rows ? dim3((unsigned)cols, (unsigned)rows) : dim3((unsigned)rows, (unsigned)cols);
 }
 
-template <typename T> static void take(cudaStream_t stream, const struct sw_cuda_muon *m) {
-    const dim3 blocks = tiles_of(m->matrix), threads(TILE, TILE_THREAD_ROWS);
+template <typename T, typename M> static void take_of(cudaStream_t stream, const struct sw_cuda_muon *m) {
+    const dim3 threads(TILE, TILE_THREAD_ROWS);
     const place p = {m->matrix->lines, m->matrix->wide_cols};
-    if (m->op->format == SW_OPTIMIZER_MUON_BF16)
-        SW_LAUNCH((take_kernel<T, sw_cuda_bf16>), blocks, threads, 0, stream, call_of(m->op, m->op->grads), p,
-                  sw_gradients_of<T>(m->op), m->sums);
-    else
-        SW_LAUNCH((take_kernel<T, float>), blocks, threads, 0, stream, call_of(m->op, m->op->grads), p,
-                  sw_gradients_of<T>(m->op), m->sums);
+    SW_LAUNCH((take_kernel<T, M>), tiles_of(m->matrix), threads, 0, stream, call_of(m->op, m->op->grads), p,
+              sw_gradients_of<T>(m->op), m->sums);
+}
+
+template <typename T> static void take(cudaStream_t stream, const struct sw_cuda_muon *m) {
+    switch (sw_optimizer_momentum(m->op->format)) {
+    case SW_OPTIMIZER_FP32: take_of<T, float>(stream, m); break;
+    case SW_OPTIMIZER_BF16: take_of<T, sw_cuda_bf16>(stream, m); break;
+    default: take_of<T, uint8_t>(stream, m);
+    }
 }
 
 void sw_cuda_muon_take(cudaStream_t stream, const void *args) {

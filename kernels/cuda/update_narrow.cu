@@ -4,7 +4,6 @@
 #include "kernels/cuda/moments.cuh"
 
 #include <assert.h>
-#include <float.h>
 
 namespace {
 struct narrow_update {
@@ -17,40 +16,6 @@ struct narrow_update {
     struct sw_moment_map maps[SW_MOMENTS];
 };
 } // namespace
-
-static __device__ __forceinline__ float number_at(const sw_moment_map &map, float q) {
-    const uint32_t bits = sw_float_bits(q), entry = (bits >> 23) % SW_MAP_ENTRIES;
-    const float mantissa = sw_bits_float((bits & 0x7fffffu) | 0x3f800000u);
-    return fmaf(map.slope[entry], mantissa - 1.0f, map.first[entry]);
-}
-
-static __device__ __forceinline__ float position(const sw_moment_map &map, float y) {
-    const float logarithm = fmaf((float)(int32_t)sw_float_bits(y), SW_MOMENT_ENTRY_SLOPE, map.entry_offset);
-    const int entry = (int)fmaxf(logarithm, 0.0f);
-    const float z = y * map.steep[entry];
-    const float parts = fminf(z + map.line[entry], fmaf(z, SW_MOMENT_FIFTH, map.next[entry]));
-    const float lowest = fminf(parts, fmaf(z, SW_MOMENT_THIRD, map.cross[entry]));
-    return fmaxf(lowest, fmaf(y, map.to_one, map.one_offset));
-}
-
-/* Returns the code's steps from 0.0 of a magnitude. */
-static __device__ __forceinline__ int steps_of(const sw_moment_map &map, float value, float inverse, bool stochastic,
-                                               uint32_t random) {
-    const float y = fabsf(value) * inverse, more = stochastic ? (float)(int32_t)random * 0x1p-16f : 0.5f;
-    return (int)(position(map, y < 1.0f ? y : 1.0f) + more);
-}
-
-/* Returns the scale of a warp's block from each lane's largest magnitude. */
-static __device__ __forceinline__ float scale_of(const float values[SW_ELEMS]) {
-    float largest = 0.0f;
-    SW_UNROLL
-    for (int i = 0; i < SW_ELEMS; i++)
-        largest = fabsf(values[i]) > largest ? fabsf(values[i]) : largest;
-    SW_UNROLL
-    for (int with = SW_WARP / 2; with > 0; with /= 2)
-        largest = fmaxf(largest, __shfl_xor_sync(SW_ALL_LANES, largest, with));
-    return largest > 0.0f ? fminf(fmaxf(largest, FLT_MIN), FLT_MAX) : 0.0f;
-}
 
 static __device__ __forceinline__ uint32_t exchanged(uint32_t random) {
     return random >> 8 | (random & 0xffu) << 8;
@@ -78,18 +43,16 @@ struct eight_bits {
             const uint32_t codes_m = m[word], codes_v = v[word];
             SW_UNROLL
             for (int i = 0; i < 4; i++) {
-                const float steps = (float)(((codes_m >> 8 * i) + 127u) & 0xffu) - 127.0f;
                 const float q = (float)(codes_v >> 8 * i & 0xffu) * 0.5f + 0.75f;
-                const float number = number_at(u.maps[SW_MOMENT_M], fabsf(steps) + 0.5f);
-                out_m[4 * word + i] = (steps < 0.0f ? -number : number) * scale_m;
-                out_v[4 * word + i] = number_at(u.maps[SW_MOMENT_V], q) * scale_v;
+                out_m[4 * word + i] = sw_number_of_m(u.maps[SW_MOMENT_M], codes_m >> 8 * i) * scale_m;
+                out_v[4 * word + i] = sw_moment_number(u.maps[SW_MOMENT_V], q) * scale_v;
             }
         }
     }
 
     __device__ __forceinline__ void round(const narrow_update &u, const float in_m[SW_ELEMS],
                                           const float in_v[SW_ELEMS], const uint32_t *words, int lane) const {
-        const float scale_m = scale_of(in_m), scale_v = scale_of(in_v);
+        const float scale_m = sw_moment_scale(in_m), scale_v = sw_moment_scale(in_v);
         const float inverse_m = scale_m > 0.0f ? 1.0f / scale_m : 0.0f;
         const float inverse_v = scale_v > 0.0f ? 1.0f / scale_v : 0.0f;
         SW_UNROLL
@@ -99,11 +62,9 @@ struct eight_bits {
             for (int i = 0; i < 4; i++) {
                 const float value_m = in_m[4 * word + i], value_v = in_v[4 * word + i];
                 const uint32_t random = u.stochastic ? sw_random_of(words, lane, 4 * word + i) : 0;
-                const int size = steps_of(u.maps[SW_MOMENT_M], value_m, inverse_m, u.stochastic, random);
-                const int code = steps_of(u.maps[SW_MOMENT_V], value_v, inverse_v, u.stochastic, exchanged(random));
-                const int negative = size > 127 ? -127 : -size;
-                const int steps = sw_float_bits(value_m) >> 31 ? negative : size;
-                codes_m |= ((uint32_t)steps & 0xffu) << 8 * i;
+                const int code =
+                    sw_moment_steps(u.maps[SW_MOMENT_V], value_v, inverse_v, u.stochastic, exchanged(random));
+                codes_m |= sw_code_of_m(u.maps[SW_MOMENT_M], value_m, inverse_m, u.stochastic, random) << 8 * i;
                 codes_v |= (uint32_t)(code == 0 && sw_float_bits(value_v) != 0 ? 1 : code) << 8 * i;
             }
             m[word] = codes_m;
@@ -199,7 +160,7 @@ void sw_cuda_update_narrow(cudaStream_t stream, const struct sw_update_adamw *op
     u.aligned = sw_is_aligned(op->weights) && sw_is_aligned(op->grads);
     u.stochastic = op->rounding == SW_ROUND_STOCHASTIC;
     u.records = (char *)op->records;
-    u.record_bytes = sw_optimizer_grain_bytes(op->format);
+    u.record_bytes = sw_update_record_bytes(op);
     u.seed = op->seed;
     u.stream = sw_moment_stream(op->unit, op->adamw->step);
     u.first_elem = op->first_elem;

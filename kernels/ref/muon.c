@@ -9,18 +9,15 @@
 
 static struct sw_record_parts record_of(const struct sw_update_muon *op, int64_t at) {
     char *records = op->records;
-    return sw_muon_record_parts(op->format, records + at / SW_GRAIN_ELEMS * sw_optimizer_grain_bytes(op->format));
+    return sw_muon_record_parts(op->format, records + at / SW_GRAIN_ELEMS * sw_optimizer_muon_bytes(op->format));
 }
 
 static float *master_of(const struct sw_update_muon *op, int64_t at) {
     return record_of(op, at).master + at % SW_GRAIN_ELEMS;
 }
 
-/* Returns the momentum of an element, moved towards its gradient. */
-static float approach(const struct sw_update_muon *op, int64_t at) {
-    const char *momenta = record_of(op, at).m;
-    const float m =
-        sw_dtype_load(op->format == SW_OPTIMIZER_MUON_BF16 ? SW_BF16 : SW_F32, momenta, at % SW_GRAIN_ELEMS);
+/* Returns a momentum moved towards the gradient of its element. */
+static float approach(const struct sw_update_muon *op, int64_t at, float m) {
     const float grad =
         op->grads_format == SW_GRADS_8BIT ? sw_grads_8bit_at(op->grads, at) : sw_dtype_load(op->type, op->grads, at);
     return fmaf((float)(1.0 - op->muon->momentum), grad * op->muon->grad_scale - m, m);
@@ -32,20 +29,29 @@ static void momentum(const struct sw_update_muon *op, int64_t at, int64_t count)
                                            .unit = op->unit,
                                            .step = op->step,
                                            .first_elem = op->first_elem + at / SW_GRAIN_ELEMS * SW_GRAIN_ELEMS};
-    for (int64_t i = at; i < at + count; i++) {
-        const int64_t elem = i % SW_GRAIN_ELEMS;
-        const float m = approach(op, i);
-        char *momenta = record_of(op, i).m;
-        if (op->format == SW_OPTIMIZER_MUON_BF16)
-            sw_momentum_round(&how, elem, 1, &m, (sw_bf16 *)momenta + elem);
-        else
-            ((float *)momenta)[elem] = m;
+    const struct sw_record_parts record = record_of(op, at);
+    const sw_optimizer_format form = sw_optimizer_momentum(op->format);
+    for (int64_t end = at + count; at < end; at += SW_MOMENT_BLOCK_ELEMS) {
+        float m[SW_MOMENT_BLOCK_ELEMS];
+        sw_momentum_widen(form, &record, at % SW_GRAIN_ELEMS, m);
+        for (int64_t i = 0; i < SW_MOMENT_BLOCK_ELEMS; i++)
+            m[i] = approach(op, at + i, m[i]);
+        sw_momentum_round(form, &how, at % SW_GRAIN_ELEMS, m, &record);
     }
 }
 
+/* Takes each element from its block, however often that is widened: a matrix may go through a block by columns. */
 static void update(const struct sw_update_muon *op, int64_t at, int64_t count, float *to) {
-    for (int64_t i = 0; i < count; i++)
-        to[i] = approach(op, at + i);
+    float m[SW_MOMENT_BLOCK_ELEMS];
+    int64_t block = -1;
+    for (int64_t i = at; i < at + count; i++) {
+        const struct sw_record_parts record = record_of(op, i);
+        const int64_t elem = i % SW_MOMENT_BLOCK_ELEMS;
+        if (i - elem != block)
+            sw_momentum_widen(sw_optimizer_momentum(op->format), &record, i % SW_GRAIN_ELEMS - elem, m);
+        block = i - elem;
+        to[i - at] = approach(op, i, m[elem]);
+    }
 }
 
 static double square_sum(int64_t cols, const float *row) {

@@ -58,7 +58,7 @@ static void update_narrow(const struct update *u, const struct sw_record_parts *
 static void update_grain(const struct update *u) {
     const struct sw_update_adamw *op = u->op;
     const bool narrow = op->format != SW_OPTIMIZER_FP32, wide = narrow && op->first_elem + u->at >= op->wide_elem;
-    char *at = (char *)op->records + u->at / SW_GRAIN_ELEMS * sw_optimizer_grain_bytes(op->format);
+    char *at = (char *)op->records + u->at / SW_GRAIN_ELEMS * sw_update_record_bytes(op);
     const struct sw_record_parts record = sw_record_parts(op->format, wide, at);
     if (narrow && !wide)
         update_narrow(u, &record);

@@ -34,19 +34,19 @@ static const struct form {
     sw_optimizer_format format;
     const char *records, *weights;
 } forms[] = {{SW_OPTIMIZER_MUON, "records", "weights"},
-             {SW_OPTIMIZER_MUON_BF16, "records of momenta in bf16", "weights of momenta in bf16"}};
+             {SW_OPTIMIZER_MUON_BF16, "records of momenta in bf16", "weights of momenta in bf16"},
+             {SW_OPTIMIZER_MUON_8BIT, "records of momenta in 8 bits", "weights of momenta in 8 bits"}};
 enum { FORMS = sizeof forms / sizeof forms[0] };
 
-/* Rounds the momenta of drawn records to bf16. */
-static sw_status round_records(int64_t grains, char *wide, char *narrow) {
+/* Rounds the momenta of drawn records to a narrow form. */
+static sw_status round_records(int64_t grains, char *wide, sw_optimizer_format format, char *narrow) {
     const struct sw_moment_rounding nearest = {.rounding = SW_ROUND_NEAREST};
     float *fp32 = malloc((size_t)sw_optimizer_grain_bytes(SW_OPTIMIZER_FP32));
     if (fp32 == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to test the device");
     for (int64_t g = 0; g < grains; g++) {
-        sw_muon_record_to_fp32(SW_OPTIMIZER_MUON, wide + g * sw_optimizer_grain_bytes(SW_OPTIMIZER_MUON), fp32);
-        sw_muon_record_from_fp32(SW_OPTIMIZER_MUON_BF16, &nearest, fp32,
-                                 narrow + g * sw_optimizer_grain_bytes(SW_OPTIMIZER_MUON_BF16));
+        sw_muon_record_to_fp32(SW_OPTIMIZER_MUON, wide + g * sw_optimizer_muon_bytes(SW_OPTIMIZER_MUON), fp32);
+        sw_muon_record_from_fp32(format, &nearest, fp32, narrow + g * sw_optimizer_muon_bytes(format));
     }
     free(fp32);
     return SW_OK;
@@ -74,7 +74,7 @@ sw_status trial_muon(struct trial *trial) {
         char *records =
             trial_operand(trial, (struct trial_operand){.name = forms[f].records,
                                                         .type = ELEMENT_F32,
-                                                        .elems = grains * sw_optimizer_grain_bytes(forms[f].format) / 4,
+                                                        .elems = grains * sw_optimizer_muon_bytes(forms[f].format) / 4,
                                                         .fill = f == 0 ? FILL_NORMAL : FILL_POISON,
                                                         .deviation = 0.1f,
                                                         .compare = COMPARE_CLOSE,
@@ -83,7 +83,7 @@ sw_status trial_muon(struct trial *trial) {
         if (f == 0)
             wide = records;
         else if (trial->pass == TRIAL_PREPARE)
-            SW_TRY(round_records(grains, wide, records));
+            SW_TRY(round_records(grains, wide, forms[f].format, records));
         if (trial->pass >= TRIAL_REFERENCE)
             SW_TRY(sw_update_muon(trial->stream, &(struct sw_update_muon){.type = trial->type,
                                                                           .muon = &muon,

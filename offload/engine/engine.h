@@ -326,8 +326,8 @@ struct sw_replacement {
  * store keeps the state before. For one rank, and a store of two generations. */
 sw_status sw_engine_replace(struct sw_engine *engine, const struct sw_replacement *replacement);
 
-/* Read grains of this rank's span (sw_plan_span): optimizer state in its own format, and the last step's rounded
- * gradients as fp32. */
+/* Read grains of this rank's span (sw_plan_span): optimizer state in its own format, its records
+ * sw_optimizer_grain_bytes apart with zeros behind shorter ones, and the last step's rounded gradients as fp32. */
 sw_status sw_engine_read_optimizer(struct sw_engine *engine, int64_t unit, int64_t first_grain, int64_t grains,
                                    void *out);
 sw_status sw_engine_read_grads(struct sw_engine *engine, int64_t unit, int64_t first_grain, int64_t grains, float *out);

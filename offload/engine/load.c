@@ -35,6 +35,8 @@ struct box {
     char *home;        /* where the team copies the optimizer state to, in host memory; NULL: nowhere */
     sw_status *status; /* one entry per grain */
     int64_t unit, first_grain, grains;
+    struct sw_records layout; /* how its records lie, and the number of its first grain in that */
+    int64_t first_record;
     int writes; /* transfers of the box that are under way */
 };
 
@@ -75,6 +77,8 @@ static sw_status make_boxes(struct loader *self, int threads) {
     const struct sw_engine *engine = self->engine;
     const struct sw_plan *plan = engine->plan;
     const int64_t typed_bytes = typed_grain_bytes(plan), state_bytes = sw_plan_optimizer_bytes(plan, 1);
+    const int64_t group = sw_records_group(plan->spec.units->optimizer);
+    const int64_t ring_bytes = plan->slot[sw_plan_buffer(plan, SW_BUFFER_OPTIMIZER)].bytes;
     char *records = sw_engine_piece(engine, sw_plan_buffer(plan, SW_BUFFER_OPTIMIZER), 0);
     char *weights = sw_engine_piece(engine, sw_plan_buffer(plan, SW_BUFFER_WEIGHTS), 0);
     const int64_t room = sw_min_i64(ring_grains(plan, sw_plan_buffer(plan, SW_BUFFER_OPTIMIZER), state_bytes),
@@ -83,15 +87,18 @@ static sw_status make_boxes(struct loader *self, int threads) {
     if (self->load->most_grains > 0)
         most = sw_min_i64(most, self->load->most_grains);
     self->box_grains = sw_max_i64(1, sw_min_i64(most, room / BOXES));
-    self->box_count = sw_min_i64(BOXES, room / self->box_grains);
+    if (group > 1) /* a box begins and ends at a page; where the ring has less room, a unit has no more grains */
+        self->box_grains = sw_min_i64(sw_round_up(self->box_grains, group), room);
+    const int64_t box_bytes = sw_round_up(self->box_grains * state_bytes, SW_BUFFER_ALIGN_BYTES);
+    self->box_count = sw_min_i64(BOXES, sw_min_i64(room / self->box_grains, ring_bytes / box_bytes));
     self->status = calloc((size_t)(self->box_count * self->box_grains), sizeof *self->status);
     if (self->status == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to load");
-    memset(records, 0, (size_t)(self->box_count * self->box_grains * state_bytes));
+    memset(records, 0, (size_t)(self->box_count * box_bytes));
     for (int64_t b = 0; b < self->box_count; b++) {
         const int64_t at = b * self->box_grains;
         self->box[b] = (struct box){
-            .records = records + at * state_bytes, .weights = weights + at * typed_bytes, .status = self->status + at};
+            .records = records + b * box_bytes, .weights = weights + at * typed_bytes, .status = self->status + at};
     }
     return SW_OK;
 }
@@ -267,8 +274,9 @@ static sw_status put_records(struct loader *self, struct box *box) {
         SW_TRY(write(self, box, SW_STORE_OPTIMIZER, box->records));
     if (slot < 0 || engine->plan->slot[slot].tier == SW_HOST)
         return SW_OK;
-    return sw_engine_put(engine, slot, home_of(engine, slot, box), box->records,
-                         sw_plan_optimizer_bytes(engine->plan, box->grains));
+    return sw_engine_put(
+        engine, slot, home_of(engine, slot, box), box->records,
+        sw_plan_records_bytes(engine->plan, box->unit, (struct sw_span){box->first_grain, box->grains}));
 }
 
 /* Tells whether this rank keeps the optimizer state of a box. Boxes end where its shard begins or ends. */
@@ -414,11 +422,15 @@ static sw_status fill_grain(const struct fill *fill, int64_t g) {
     const struct box *box = fill->box;
     const struct sw_load *load = fill->loader->load;
     const struct sw_plan *plan = fill->loader->engine->plan;
-    const int64_t state_bytes = sw_plan_optimizer_bytes(plan, 1);
-    float *master = (float *)(box->records + g * state_bytes);
+    const int64_t at_bytes =
+        sw_record_at(&box->layout, box->first_record + g) - sw_record_at(&box->layout, box->first_record);
+    const int64_t state_bytes = sw_record_bytes(&box->layout, box->first_record + g);
+    float *master = (float *)(void *)(box->records + at_bytes);
     const bool base = is_base(plan, box);
     char *rounded = base ? NULL : box->rounded + sw_plan_weights_bytes(plan, box->unit, g);
     struct sw_stream *stream = fill->loader->stream[g];
+    if (sw_optimizer_is_packed(plan->spec.units->optimizer)) /* a box had other records before */
+        memset(box->records + at_bytes + MASTER_BYTES, 0, (size_t)(state_bytes - MASTER_BYTES));
     SW_TRY(load->fill(load->context, box->unit, (box->first_grain + g) * SW_GRAIN_ELEMS, SW_GRAIN_ELEMS, master));
     const bool packs = sw_units_packs(plan->spec.units, box->unit);
     const bool stored = sw_base_stored_elems(plan->spec.units->base) > 0;
@@ -432,7 +444,7 @@ static sw_status fill_grain(const struct fill *fill, int64_t g) {
                                 .to = rounded + at * sw_dtype_bytes(plan->spec.type)));
     SW_TRY(sw_stream_synchronize(stream));
     if (box->home != NULL)
-        memcpy(box->home + g * state_bytes, master, (size_t)state_bytes);
+        memcpy(box->home + at_bytes, master, (size_t)state_bytes);
     return SW_OK;
 }
 
@@ -471,6 +483,12 @@ static sw_status fill_box(struct loader *self, struct box *box) {
     struct fill fill = {.loader = self, .box = box};
     box->rounded = plan->spec.update_only ? box->weights : rounded_of(self->engine, box);
     box->home = home_of_records(self->engine, box);
+    box->layout = sw_records(plan->spec.units->optimizer, 0);
+    box->first_record = 0;
+    if (is_own(plan, box)) {
+        box->layout = sw_plan_records(plan, box->unit);
+        box->first_record = box->first_grain - sw_plan_span(plan, SW_OPTIMIZER, box->unit).first_grain;
+    }
     if (load->prepare != NULL)
         SW_TRY(
             load->prepare(load->context, box->unit, box->first_grain * SW_GRAIN_ELEMS, box->grains * SW_GRAIN_ELEMS));

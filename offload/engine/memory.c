@@ -13,7 +13,10 @@ void *sw_engine_piece(const struct sw_engine *engine, int32_t slot, int64_t piec
 void *sw_engine_grain(const struct sw_engine *engine, int32_t slot, int64_t grain) {
     const struct sw_slot *at = &engine->plan->slot[slot];
     assert(at->grain_bytes > 0 && grain >= at->first_grain);
-    return (char *)sw_engine_piece(engine, slot, 0) + (grain - at->first_grain) * at->grain_bytes;
+    char *first = sw_engine_piece(engine, slot, 0);
+    if (at->lead_bytes > 0)
+        return first + at->lead_bytes + sw_plan_record_distance(engine->plan, at->unit, at->first_grain, grain);
+    return first + (grain - at->first_grain) * at->grain_bytes;
 }
 
 const struct sw_access *sw_engine_next_operand(const struct sw_engine *engine, const struct sw_op *op, sw_role role,

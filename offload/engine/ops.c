@@ -332,7 +332,7 @@ static sw_status update_loan(const struct op_run *run, const struct sw_adamw *ad
     const bool packs = sw_units_packs(units, op->unit);
     const struct sw_span span = {op->first_grain + at / SW_GRAIN_ELEMS, loan->elems / SW_GRAIN_ELEMS};
     char *records = sw_engine_operand(engine, op, SW_ROLE_OPTIMIZER);
-    records += sw_plan_optimizer_bytes(engine->plan, at / SW_GRAIN_ELEMS);
+    records += sw_plan_record_distance(engine->plan, op->unit, op->first_grain, span.first_grain);
     const void *grads = loan->grads != NULL ? loan->grads : gradients(run, at);
     void *weights = loan->weights != NULL ? loan->weights : elements(run, SW_ROLE_WEIGHTS, at);
     SW_TRY(sw_update_adamw(run->lane->stream, .type = engine->plan->spec.type, .adamw = adamw,
@@ -340,7 +340,8 @@ static sw_status update_loan(const struct op_run *run, const struct sw_adamw *ad
                            .run_count = unit->run_count, .grads = grads, .records = records,
                            .weights = packs ? NULL : weights, .format = sw_optimizer_records(units->optimizer),
                            .rounding = engine->spec.rounding, .seed = engine->spec.seed, .unit = op->unit,
-                           .wide_elem = unit->wide_grain * SW_GRAIN_ELEMS, .grads_format = engine->plan->spec.grads));
+                           .wide_elem = unit->wide_grain * SW_GRAIN_ELEMS, .grads_format = engine->plan->spec.grads,
+                           .record_bytes = sw_plan_optimizer_bytes(engine->plan, 1)));
     return packs ? sw_engine_pack(engine, run->lane->stream, op->unit, span, records, weights) : SW_OK;
 }
 
@@ -353,7 +354,8 @@ static sw_status run_update(const struct op_run *run) {
         rates.adamw.step = engine->applied_steps + 1;
         rates.adamw.grad_scale = unscaling(engine);
     }
-    const int64_t muon_grains = sw_plan_muon_grains(engine->plan, run->op);
+    const int64_t muon_grains =
+        sw_plan_muon_grains(engine->plan, run->op->unit, (struct sw_span){run->op->first_grain, run->op->grains});
     if (muon_grains > 0)
         SW_TRY(update_muon(run, &rates, muon_grains));
     struct sw_loan loan;

@@ -83,22 +83,42 @@ static void *weights_staging(struct sw_engine *engine) {
     return sw_engine_piece(engine, sw_plan_buffer(engine->plan, SW_BUFFER_WEIGHTS), 0);
 }
 
+static struct sw_span span_of(const struct chunk *chunk) {
+    return (struct sw_span){chunk->first_grain, chunk->grains};
+}
+
+/* Rounds the masters of records of one size to weights: a skipped update changes nothing else. */
+static sw_status round_masters(struct sw_engine *engine, const struct chunk *chunk, void *records, int64_t record_bytes,
+                               void *weights) {
+    const struct sw_units *units = engine->plan->spec.units;
+    const struct sw_unit *unit = &units->unit[chunk->unit];
+    const struct sw_adamw round_only = {.skip = true, .grad_scale = 1.0f, .step = 1};
+    if (chunk->grains == 0)
+        return SW_OK;
+    return sw_update_adamw(engine->host_stream, .type = engine->plan->spec.type, .adamw = &round_only,
+                           .first_elem = chunk->first_grain * SW_GRAIN_ELEMS, .grains = chunk->grains,
+                           .runs = unit->run, .run_count = unit->run_count, .grads = weights, .records = records,
+                           .weights = weights, .format = sw_optimizer_records(units->optimizer), .unit = chunk->unit,
+                           .wide_elem = unit->wide_grain * SW_GRAIN_ELEMS, .record_bytes = record_bytes);
+}
+
 /* Rounds the masters of a chunk into the staging ring, and copies them to where the unit's weights live. */
 static sw_status put_weights(struct sw_engine *engine, const struct chunk *chunk, void *records) {
     const struct sw_plan *plan = engine->plan;
-    const struct sw_unit *unit = &plan->spec.units->unit[chunk->unit];
     void *staging = weights_staging(engine);
-    /* A skipped update changes nothing and rounds the masters. */
-    const struct sw_adamw round_only = {.skip = true, .grad_scale = 1.0f, .step = 1};
-    if (sw_units_packs(plan->spec.units, chunk->unit))
-        SW_TRY(sw_engine_pack(engine, engine->host_stream, chunk->unit,
-                              (struct sw_span){chunk->first_grain, chunk->grains}, records, staging));
-    else
-        SW_TRY(sw_update_adamw(engine->host_stream, .type = plan->spec.type, .adamw = &round_only,
-                               .first_elem = chunk->first_grain * SW_GRAIN_ELEMS, .grains = chunk->grains,
-                               .runs = unit->run, .run_count = unit->run_count, .grads = staging, .records = records,
-                               .weights = staging, .format = sw_optimizer_records(plan->spec.units->optimizer),
-                               .unit = chunk->unit, .wide_elem = unit->wide_grain * SW_GRAIN_ELEMS));
+    const int64_t muon = sw_plan_muon_grains(plan, chunk->unit, span_of(chunk));
+    if (sw_units_packs(plan->spec.units, chunk->unit)) {
+        SW_TRY(sw_engine_pack(engine, engine->host_stream, chunk->unit, span_of(chunk), records, staging));
+    } else {
+        const struct sw_records layout = sw_plan_records(plan, chunk->unit);
+        const struct chunk muons = {chunk->unit, chunk->first_grain, muon};
+        const struct chunk others = {chunk->unit, chunk->first_grain + muon, chunk->grains - muon};
+        char *behind =
+            (char *)records + sw_plan_record_distance(plan, chunk->unit, chunk->first_grain, others.first_grain);
+        SW_TRY(round_masters(engine, &muons, records, layout.muon_bytes, staging));
+        SW_TRY(round_masters(engine, &others, behind, layout.grain_bytes,
+                             (char *)staging + sw_plan_weights_bytes(plan, chunk->unit, muon)));
+    }
     SW_TRY(sw_stream_synchronize(engine->host_stream));
     return place_weights(engine, chunk, staging);
 }
@@ -109,7 +129,7 @@ static sw_status put_records(struct sw_engine *engine, const struct chunk *chunk
     if (slot < 0)
         return transfer(engine, true, sw_engine_working(engine), chunk, records);
     return sw_engine_put(engine, slot, sw_engine_grain(engine, slot, chunk->first_grain), records,
-                         sw_plan_optimizer_bytes(engine->plan, chunk->grains));
+                         sw_plan_records_bytes(engine->plan, chunk->unit, span_of(chunk)));
 }
 
 /* Tells the watch, in the update lane's name, what the owner does: other ranks may wait for one that has more to do. */
@@ -165,10 +185,10 @@ static sw_status join_weights(struct sw_engine *engine, int64_t unit, int64_t nu
 
 /* Returns the bytes of this rank's optimizer state. */
 static int64_t optimizer_bytes(const struct sw_plan *plan) {
-    int64_t grains = 0;
+    int64_t bytes = 0;
     for (int64_t u = 0; u < plan->spec.units->count; u++)
-        grains += sw_plan_span(plan, SW_OPTIMIZER, u).grains;
-    return sw_plan_optimizer_bytes(plan, grains);
+        bytes += sw_plan_state_bytes(plan, u);
+    return bytes;
 }
 
 sw_status sw_engine_restore(struct sw_engine *engine) {
@@ -177,7 +197,7 @@ sw_status sw_engine_restore(struct sw_engine *engine) {
     struct sw_long_work progress = sw_long_work_begin("reading the state", optimizer_bytes(plan));
     int64_t read_bytes = 0;
     /* Optimizer state gives room for its weights. */
-    assert(sw_plan_optimizer_bytes(plan, 1) >= SW_GRAIN_ELEMS * (int64_t)sizeof(float));
+    assert(sw_optimizer_muon_bytes(plan->spec.units->optimizer) >= SW_GRAIN_ELEMS * (int64_t)sizeof(float));
     for (int64_t u = 0; u < plan->spec.units->count; u++) {
         const bool joins = sw_plan_keeps_whole_weights(plan, u);
         const int64_t own = sw_plan_state_chunks(plan, SW_OPTIMIZER, u);
@@ -187,7 +207,7 @@ sw_status sw_engine_restore(struct sw_engine *engine) {
             SW_TRY(sw_long_work_at(&progress, read_bytes));
             if (c < own)
                 SW_TRY(restore_chunk(engine, &chunk));
-            read_bytes += c < own ? sw_plan_optimizer_bytes(plan, chunk.grains) : 0;
+            read_bytes += c < own ? sw_plan_records_bytes(plan, u, span_of(&chunk)) : 0;
             tell_end(engine);
             if (joins)
                 SW_TRY(join_weights(engine, u, c));
@@ -209,7 +229,7 @@ static sw_status get_records(struct sw_engine *engine, const struct chunk *chunk
         *out = from;
         return SW_OK;
     }
-    return sw_engine_get(engine, slot, *out, from, sw_plan_optimizer_bytes(engine->plan, chunk->grains));
+    return sw_engine_get(engine, slot, *out, from, sw_plan_records_bytes(engine->plan, chunk->unit, span_of(chunk)));
 }
 
 static sw_status save_unit(struct sw_engine *engine, int64_t unit) {
@@ -251,7 +271,7 @@ static sw_status replace_chunk(struct sw_engine *engine, const struct chunk *chu
     void *staging = optimizer_staging(engine), *records;
     SW_TRY(get_records(engine, chunk, &records));
     if (records != staging)
-        memcpy(staging, records, (size_t)sw_plan_optimizer_bytes(engine->plan, chunk->grains));
+        memcpy(staging, records, (size_t)sw_plan_records_bytes(engine->plan, chunk->unit, span_of(chunk)));
     SW_TRY(replacement->change(replacement->context, chunk->unit, chunk->first_grain, chunk->grains, staging));
     SW_TRY(put_weights(engine, chunk, staging));
     SW_TRY(put_records(engine, chunk, staging));
@@ -287,15 +307,21 @@ sw_status sw_engine_read_optimizer(struct sw_engine *engine, int64_t unit, int64
                                    void *out) {
     assert(idle(engine));
     SW_TRY(sw_engine_settle(engine));
-    const int64_t grain_bytes = sw_plan_optimizer_bytes(engine->plan, 1);
+    const struct sw_records layout = sw_plan_records(engine->plan, unit);
     for (int64_t g = first_grain, run; g < first_grain + grains; g += run) {
         const int64_t within = g - sw_plan_span(engine->plan, SW_OPTIMIZER, unit).first_grain;
         const struct chunk chunk = chunk_at(engine, unit, within / engine->plan->spec.chunk_grains);
         void *records;
         run = sw_min_i64(first_grain + grains, chunk.first_grain + chunk.grains) - g;
         SW_TRY(get_records(engine, &chunk, &records));
-        memcpy((char *)out + (g - first_grain) * grain_bytes,
-               (const char *)records + (g - chunk.first_grain) * grain_bytes, (size_t)(run * grain_bytes));
+        for (int64_t i = 0; i < run; i++) {
+            char *record = (char *)out + (g + i - first_grain) * layout.grain_bytes;
+            const int64_t bytes = sw_record_bytes(&layout, within + i);
+            memcpy(record,
+                   (const char *)records + sw_plan_record_distance(engine->plan, unit, chunk.first_grain, g + i),
+                   (size_t)bytes);
+            memset(record + bytes, 0, (size_t)(layout.grain_bytes - bytes));
+        }
     }
     return SW_OK;
 }

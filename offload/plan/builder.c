@@ -135,7 +135,7 @@ static struct extent extent_of(const struct sw_builder *b, const struct sw_op *o
         extent.offset_bytes += (op->first_grain - sw_plan_trained(b->plan, op->unit).first_grain) *
                                sw_plan_grain_bytes(b->plan, content, op->unit);
     if (extent.bytes == 0 && op->grains > 0)
-        extent.bytes = op->grains * sw_plan_grain_bytes(b->plan, content, op->unit);
+        extent.bytes = sw_plan_content_bytes(b->plan, content, op->unit, (struct sw_span){op->first_grain, op->grains});
     if (extent.bytes == 0)
         extent.bytes = sw_min_i64(start + slot->piece_bytes, slot->bytes) - extent.offset_bytes;
     return extent;
@@ -163,11 +163,11 @@ static struct pieces pieces_of(const struct sw_builder *b, int32_t slot, struct 
 static void access_grains(struct sw_builder *b, bool write, int32_t slot, struct sw_span at, const struct sw_what *what,
                           bool own) {
     const struct pieces pieces = pieces_of(b, slot, at, what);
-    const int64_t grain_bytes = b->plan->slot[slot].grain_bytes;
+    const struct sw_extent_bytes bytes = sw_slot_grains(&b->plan->slot[slot], pieces.first_grain, at.grains);
     struct sw_what by_piece = *what;
     by_piece.index = b->plan->slot[slot].first_index + pieces.first;
     add_access(b, write, &(struct sw_operand){.slot = slot, .piece = pieces.first, .own = own}, pieces.count, &by_piece,
-               (struct extent){pieces.first_grain * grain_bytes, at.grains * grain_bytes});
+               (struct extent){bytes.offset_bytes, bytes.bytes});
 }
 
 void sw_build_any_access(struct sw_builder *b, bool write, const struct sw_operand *place, const struct sw_what *what) {

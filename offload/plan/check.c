@@ -87,8 +87,8 @@ static int64_t bytes_before(const struct sw_plan *plan, const struct sw_op *op, 
 
 static struct extent of_grains(const struct sw_plan *plan, const struct sw_access *access, struct sw_span at) {
     const int64_t start = sw_plan_slot_grain(plan, access->slot, access->content, access->unit);
-    const int64_t grain_bytes = plan->slot[access->slot].grain_bytes;
-    return (struct extent){(at.first_grain - start) * grain_bytes, at.grains * grain_bytes};
+    const struct sw_extent_bytes bytes = sw_slot_grains(&plan->slot[access->slot], at.first_grain - start, at.grains);
+    return (struct extent){bytes.offset_bytes, bytes.bytes};
 }
 
 static struct extent of_piece(const struct sw_slot *slot, int64_t piece, int64_t offset_bytes, int64_t bytes) {
@@ -211,8 +211,9 @@ static struct extent of_op(const struct sw_plan *plan, const struct sw_op *op, c
     if (op->grains > 0 && slot->grain_bytes > 0)
         return of_grains(plan, access, (struct sw_span){op->first_grain, op->grains});
     if (op->grains > 0)
-        return of_piece(slot, access->first, offset_in_piece(plan, op, access),
-                        op->grains * sw_plan_grain_bytes(plan, access->content, op->unit));
+        return of_piece(
+            slot, access->first, offset_in_piece(plan, op, access),
+            sw_plan_content_bytes(plan, access->content, op->unit, (struct sw_span){op->first_grain, op->grains}));
     if (shard)
         return of_grains(plan, access,
                          op->secondary ? sw_plan_secondary(plan, op->unit)
@@ -654,7 +655,8 @@ static int by_place(const void *left, const void *right) {
     const struct sw_slot *a = left, *b = right;
     if (a->tier != b->tier)
         return a->tier < b->tier ? -1 : 1;
-    return (a->offset > b->offset) - (a->offset < b->offset);
+    const int64_t first = a->offset + a->lead_bytes, second = b->offset + b->lead_bytes;
+    return (first > second) - (first < second);
 }
 
 static sw_status check_slots(const struct sw_plan *plan) {
@@ -667,11 +669,12 @@ static sw_status check_slots(const struct sw_plan *plan) {
     for (int32_t s = 0; s < plan->slot_count && status == SW_OK; s++) {
         const struct sw_slot *slot = &sorted[s];
         const bool last = s + 1 == plan->slot_count || sorted[s + 1].tier != slot->tier;
-        const int64_t end = slot->offset + slot->bytes;
+        const int64_t begin = slot->offset + slot->lead_bytes, end = slot->offset + slot->bytes;
         if (slot->bytes <= (slot->pieces - 1) * slot->piece_bytes || slot->bytes > slot->pieces * slot->piece_bytes)
             status =
                 sw_fail(SW_ERR_INTERNAL, "plan check: the pieces of slot '%s' do not make up its bytes", slot->name);
-        else if (slot->offset < 0 || end > (last ? plan->tier_bytes[slot->tier] : sorted[s + 1].offset))
+        else if (begin < 0 ||
+                 end > (last ? plan->tier_bytes[slot->tier] : sorted[s + 1].offset + sorted[s + 1].lead_bytes))
             status =
                 sw_fail(SW_ERR_INTERNAL, "plan check: slot '%s' overlaps another or the end of its tier", slot->name);
     }

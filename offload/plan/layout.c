@@ -129,8 +129,8 @@ static void add_slot(struct layout *layout, enum sw_slot_kind kind, int64_t unit
     *number = *number == UNUSED ? plan->slot_count : *number;
     slot.name = kinds[kind].name;
     slot.first_piece = plan->piece_count;
-    slot.offset = plan->tier_bytes[slot.tier];
-    add_bytes(layout, slot.tier, slot.bytes);
+    slot.offset = plan->tier_bytes[slot.tier] - slot.lead_bytes;
+    add_bytes(layout, slot.tier, sw_slot_bytes(&slot));
     plan->piece_count += slot.pieces;
     plan->slot[plan->slot_count++] = slot;
 }
@@ -217,6 +217,28 @@ static void add_state(struct layout *layout, enum sw_slot_kind kind, sw_state st
     if (state == SW_WEIGHTS && sw_plan_splits_weights(plan, unit))
         slot.first_index = (int32_t)sw_plan_frozen_chunks(plan, unit);
     add_slot(layout, kind, unit, slot);
+}
+
+/* Does the same for optimizer state. In memory all ranks take as much as the one whose records save the least. */
+static void add_records(struct layout *layout, enum sw_slot_kind kind, sw_tier tier, int64_t unit, sw_content content) {
+    const struct sw_plan *plan = layout->plan;
+    const struct sw_records records = sw_plan_records(plan, unit);
+    const struct sw_span room = shard_room(layout, unit, sw_plan_kept(plan, SW_OPTIMIZER, unit, tier));
+    const int64_t bytes = sw_round_up(room.grains * records.grain_bytes, SW_BUFFER_ALIGN_BYTES);
+    const int64_t saved_bytes = sw_records_saved(&records);
+    const int64_t least_bytes = tier == SW_NVME ? saved_bytes : sw_plan_least_saved_bytes(plan, unit);
+    if (room.grains == 0)
+        return;
+    if (layout->measures) {
+        add_bytes(layout, tier, bytes - least_bytes);
+        return;
+    }
+    struct sw_slot slot = of_grains(layout, unit, room, records.grain_bytes, content);
+    slot.tier = tier;
+    slot.bytes = bytes;
+    slot.lead_bytes = saved_bytes;
+    add_slot(layout, kind, unit, slot);
+    add_bytes(layout, tier, saved_bytes - least_bytes);
 }
 
 /* Adds the homes of this rank's frozen weights that do not live with the trained ones of their unit. */
@@ -640,13 +662,21 @@ static struct traffic traffic_of(const struct layout *layout) {
     return t;
 }
 
+/* Returns the room for a chunk of records. Packed ones are loaded in runs that begin and end at pages. */
+static int64_t records_room(const struct sw_plan *plan, int64_t grains) {
+    const int64_t group = sw_min_i64(grains, sw_records_group(plan->spec.units->optimizer));
+    return sw_optimizer_is_packed(plan->spec.units->optimizer)
+               ? sw_max_i64(sw_plan_most_chunk_bytes(plan), sw_plan_optimizer_bytes(plan, group))
+               : sw_plan_optimizer_bytes(plan, grains);
+}
+
 static void lay_rings(struct layout *layout) {
     const struct sw_plan_spec *spec = &layout->plan->spec;
     const struct traffic t = traffic_of(layout);
     const int64_t chunk = ring_grains(layout->plan);
     const int64_t typed = chunk * SW_GRAIN_ELEMS * sw_dtype_bytes(spec->type);
     const int64_t grads = chunk * sw_plan_grain_bytes(layout->plan, SW_CONTENT_GRADS, 0);
-    const int64_t optimizer = sw_plan_optimizer_bytes(layout->plan, chunk);
+    const int64_t optimizer = records_room(layout->plan, chunk);
     const int64_t ring = spec->ring_chunks, device_ring = sw_min_i64(ring, SW_DEVICE_RING_CHUNKS);
     add_if(layout, t.grads_down, SLOT_GRADS_DOWN, grads, device_ring);
     add_if(layout, t.grads_up, SLOT_GRADS_UP, grads, t.optimizer_up ? layout->plan->stream_chunks : device_ring);
@@ -668,12 +698,11 @@ static void lay_rings(struct layout *layout) {
 static void lay_optimizer(struct layout *layout, int64_t unit) {
     struct sw_plan *plan = layout->plan;
     const int generations = plan->commit_every_step ? SW_STORE_GENERATIONS : 1;
-    const int64_t grain_bytes = sw_plan_optimizer_bytes(plan, 1);
     const sw_tier tier = tier_of(layout, SW_OPTIMIZER, unit);
     for (int g = 0; g < generations; g++)
-        add_state(layout, SLOT_OPTIMIZER, SW_OPTIMIZER, tier, unit, grain_bytes, SW_CONTENT_OPTIMIZER);
+        add_records(layout, SLOT_OPTIMIZER, tier, unit, SW_CONTENT_OPTIMIZER);
     if (sw_plan_saves(plan) && tier != SW_NVME)
-        add_state(layout, SLOT_SAVED_OPTIMIZER, SW_OPTIMIZER, SW_NVME, unit, grain_bytes, SW_CONTENT_NONE);
+        add_records(layout, SLOT_SAVED_OPTIMIZER, SW_NVME, unit, SW_CONTENT_NONE);
 }
 
 static void lay_gradients(struct layout *layout) {

@@ -574,7 +574,7 @@ static void describe_largest(const struct sw_plan *plan, sw_tier tier, char text
             continue;
         count = at == count ? count + 1 : count;
         items[at].name = plan->slot[i].name;
-        items[at].bytes += plan->slot[i].bytes;
+        items[at].bytes += sw_slot_bytes(&plan->slot[i]);
     }
     qsort(items, (size_t)count, sizeof items[0], by_bytes);
     text[0] = '\0';

@@ -36,12 +36,20 @@ struct sw_slot {
      * the chunks from that grain on, and an op that names grains means these. grain_bytes is 0 where pieces stand
      * alone. */
     int64_t first_grain, grain_bytes;
+    /* Where the first records are smaller than grain_bytes (struct sw_records), the slot begins so many bytes after
+     * `offset`; those before are not its memory. All else counts as if records had one size. */
+    int64_t lead_bytes;
     int64_t piece_bytes; /* every piece begins a multiple of this after offset */
     int64_t bytes;       /* the last piece may be shorter */
     int32_t pieces;
     int32_t first_piece; /* number of its first piece among all pieces of the plan */
     int32_t first_index; /* index of the content of its first piece, where it holds grain after grain */
 };
+
+/* Returns the memory that a slot takes. */
+static inline int64_t sw_slot_bytes(const struct sw_slot *slot) {
+    return slot->bytes - slot->lead_bytes;
+}
 
 /* Which of two generations, in neighbouring slots, an access means: the one that this step commits, or the other, which
  * the step reads before its commit and writes speculatively after. */
@@ -477,8 +485,8 @@ static inline bool sw_plan_updates_on_device(const struct sw_plan *plan, int64_t
 static inline bool sw_plan_updates_muon_on_gpu(const struct sw_plan *plan, int64_t unit) {
     return plan->spec.muon_gpu_bytes > 0 && sw_unit_has_muon(&plan->spec.units->unit[unit]);
 }
-/* Returns how many grains of an update, its first ones, Muon updates. */
-int64_t sw_plan_muon_grains(const struct sw_plan *plan, const struct sw_op *op);
+/* Returns how many grains of a span of a unit, its first ones, Muon updates. */
+int64_t sw_plan_muon_grains(const struct sw_plan *plan, int64_t unit, struct sw_span at);
 /* Returns the most grains of a unit that Muon updates on one rank, which are one chunk. */
 int64_t sw_plan_most_muon_grains(const struct sw_plan *plan);
 /* Tells whether some steps carry a save, and not all commit. */
@@ -629,7 +637,19 @@ static inline int64_t sw_plan_typed_bytes(const struct sw_plan *plan, int64_t gr
     return grains * SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
 }
 int64_t sw_plan_weights_bytes(const struct sw_plan *plan, int64_t unit, int64_t grains);
-int64_t sw_plan_optimizer_bytes(const struct sw_plan *plan, int64_t grains);
+int64_t sw_plan_optimizer_bytes(const struct sw_plan *plan, int64_t grains); /* none of them Muon's, if packed */
+
+/* Returns how the records of what this rank has of a unit lie. */
+struct sw_records sw_plan_records(const struct sw_plan *plan, int64_t unit);
+/* Return the bytes of the records of some of these grains, which begin and end with chunks; of a content of grains of a
+ * unit where only this content lies; how far apart the records of two grains of a unit lie; and the bytes of this
+ * rank's optimizer state of a unit. */
+int64_t sw_plan_records_bytes(const struct sw_plan *plan, int64_t unit, struct sw_span at);
+int64_t sw_plan_content_bytes(const struct sw_plan *plan, sw_content content, int64_t unit, struct sw_span at);
+int64_t sw_plan_record_distance(const struct sw_plan *plan, int64_t unit, int64_t from, int64_t to);
+int64_t sw_plan_state_bytes(const struct sw_plan *plan, int64_t unit);
+/* Returns the bytes of the largest chunk of records on any rank. */
+int64_t sw_plan_most_chunk_bytes(const struct sw_plan *plan);
 
 /* Returns what this rank has of a unit's state: all of it, or its shard; of gradients, those that are reduced.
  * Gradients and optimizer state are those of the trained span, and so are sharded weights of a unit that is trained. */

@@ -217,6 +217,18 @@ bool sw_plan_fetches_table(const struct sw_plan *plan);
 /* Tells whether the plan has this program. */
 bool sw_plan_has_program(const struct sw_plan *plan, sw_program_kind kind);
 
+/* Returns the least that the records of any rank's part of a unit save (sw_records_saved). */
+int64_t sw_plan_least_saved_bytes(const struct sw_plan *plan, int64_t unit);
+
+/* Returns the bytes of grains of a slot that holds grain after grain; `first` counts from the slot's first. */
+struct sw_extent_bytes {
+    int64_t offset_bytes, bytes;
+};
+static inline struct sw_extent_bytes sw_slot_grains(const struct sw_slot *slot, int64_t first, int64_t grains) {
+    const int64_t begin = first == 0 ? slot->lead_bytes : first * slot->grain_bytes;
+    return (struct sw_extent_bytes){begin, (first + grains) * slot->grain_bytes - begin};
+}
+
 /* Returns a hash of all that outlines of one specification differ in, its chunk_grains, update_on_device and rises
  * being open; never 0. */
 uint64_t sw_plan_hash(const struct sw_plan *plan);

@@ -154,11 +154,11 @@ static void check_pipeline(const struct sw_plan_spec *spec) {
 /* Pieces of rings of such chunks, if they fit: a transfer each way, the update, and one that waits for it. */
 enum { MUON_RING_CHUNKS = 4 };
 
-/* Makes chunks as large as Muon's matrices of a unit, and rings with fewer of them. They grow where the budget has
- * room. Returns whether it did. */
+/* Makes chunks as large as Muon's matrices of a unit, and whole groups of records, and rings with fewer of them if they
+ * grew. Rings grow where the budget has room. Returns whether they have fewer. */
 static bool take_muon_chunks(struct sw_plan_spec *spec, int64_t grains) {
     const bool larger = grains > spec->chunk_grains;
-    spec->chunk_grains = sw_max_i64(spec->chunk_grains, grains);
+    spec->chunk_grains = sw_round_up(sw_max_i64(spec->chunk_grains, grains), sw_records_group(spec->units->optimizer));
     if (larger && spec->ring_auto)
         spec->ring_chunks = sw_min_i64(spec->ring_chunks, MUON_RING_CHUNKS);
     return larger && spec->ring_auto;

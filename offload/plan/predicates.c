@@ -200,8 +200,8 @@ static int64_t muon_grains_of(const struct sw_unit *unit, struct sw_span span) {
     return sw_unit_has_muon(unit) ? sw_max_i64(0, sw_min_i64(unit->adamw_grain - span.first_grain, span.grains)) : 0;
 }
 
-int64_t sw_plan_muon_grains(const struct sw_plan *plan, const struct sw_op *op) {
-    return muon_grains_of(&plan->spec.units->unit[op->unit], (struct sw_span){op->first_grain, op->grains});
+int64_t sw_plan_muon_grains(const struct sw_plan *plan, int64_t unit, struct sw_span at) {
+    return muon_grains_of(&plan->spec.units->unit[unit], at);
 }
 
 int64_t sw_plan_most_muon_grains(const struct sw_plan *plan) {
@@ -432,6 +432,64 @@ int64_t sw_plan_weights_bytes(const struct sw_plan *plan, int64_t unit, int64_t 
 
 int64_t sw_plan_optimizer_bytes(const struct sw_plan *plan, int64_t grains) {
     return grains * sw_optimizer_grain_bytes(plan->spec.units->optimizer);
+}
+
+struct sw_records sw_plan_records(const struct sw_plan *plan, int64_t unit) {
+    return sw_records(plan->spec.units->optimizer,
+                      muon_grains_of(&plan->spec.units->unit[unit], sw_plan_span(plan, SW_OPTIMIZER, unit)));
+}
+
+int64_t sw_plan_record_distance(const struct sw_plan *plan, int64_t unit, int64_t from, int64_t to) {
+    const int64_t first = sw_plan_span(plan, SW_OPTIMIZER, unit).first_grain;
+    const struct sw_records records = sw_plan_records(plan, unit);
+    return sw_record_at(&records, to - first) - sw_record_at(&records, from - first);
+}
+
+int64_t sw_plan_records_bytes(const struct sw_plan *plan, int64_t unit, struct sw_span at) {
+    if (!sw_optimizer_is_packed(plan->spec.units->optimizer))
+        return sw_plan_optimizer_bytes(plan, at.grains);
+    const struct sw_records records = sw_plan_records(plan, unit);
+    return sw_records_bytes(&records, at.first_grain - sw_plan_span(plan, SW_OPTIMIZER, unit).first_grain, at.grains);
+}
+
+int64_t sw_plan_content_bytes(const struct sw_plan *plan, sw_content content, int64_t unit, struct sw_span at) {
+    return content == SW_CONTENT_OPTIMIZER ? sw_plan_records_bytes(plan, unit, at)
+                                           : at.grains * sw_plan_grain_bytes(plan, content, unit);
+}
+
+int64_t sw_plan_state_bytes(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_records_bytes(plan, unit, sw_plan_span(plan, SW_OPTIMIZER, unit));
+}
+
+/* Returns how many ranks share a unit's optimizer state. */
+static int sharers_of(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_is_sharded(plan, unit, SW_OPTIMIZER) ? sw_plan_unit_ranks(plan, unit) : 1;
+}
+
+int64_t sw_plan_most_chunk_bytes(const struct sw_plan *plan) {
+    const struct sw_units *units = plan->spec.units;
+    const int64_t chunk = plan->spec.chunk_grains;
+    int64_t most = 0;
+    for (int64_t u = 0; u < units->count; u++)
+        for (int rank = 0; units->unit[u].trained_grain < units->unit[u].grains && rank < sharers_of(plan, u); rank++) {
+            const struct sw_span shard = sw_unit_shard(&units->unit[u], u, sharers_of(plan, u), rank);
+            const struct sw_records records = sw_records(units->optimizer, muon_grains_of(&units->unit[u], shard));
+            const int64_t first = sw_min_i64(chunk, shard.grains), next = sw_min_i64(chunk, shard.grains - first);
+            most = sw_max_i64(most, sw_records_bytes(&records, 0, first));
+            most = sw_max_i64(most, sw_records_bytes(&records, first, next));
+        }
+    return most;
+}
+
+int64_t sw_plan_least_saved_bytes(const struct sw_plan *plan, int64_t unit) {
+    const struct sw_units *units = plan->spec.units;
+    int64_t least = INT64_MAX;
+    for (int rank = 0; rank < sharers_of(plan, unit); rank++) {
+        const struct sw_span shard = sw_unit_shard(&units->unit[unit], unit, sharers_of(plan, unit), rank);
+        const struct sw_records records = sw_records(units->optimizer, muon_grains_of(&units->unit[unit], shard));
+        least = sw_min_i64(least, sw_records_saved(&records));
+    }
+    return least;
 }
 
 /* Returns a rank's shard of a span of a unit that has no matrices of Muon. */

@@ -11,7 +11,7 @@ static int64_t named_bytes(const struct sw_plan *plan, const char *name, sw_tier
     int64_t bytes = 0;
     for (int32_t s = 0; s < plan->slot_count; s++)
         if (plan->slot[s].tier == tier && strcmp(plan->slot[s].name, name) == 0)
-            bytes += plan->slot[s].bytes;
+            bytes += sw_slot_bytes(&plan->slot[s]);
     return bytes;
 }
 
@@ -141,10 +141,10 @@ const char *sw_plan_commits(const struct sw_plan *plan) {
 }
 
 int64_t sw_plan_store_bytes(const struct sw_plan *plan) {
-    int64_t grains = 0;
+    int64_t bytes = 0;
     for (int64_t u = 0; u < plan->spec.units->count; u++)
-        grains += sw_plan_span(plan, SW_OPTIMIZER, u).grains;
-    return (plan->spec.one_generation ? 1 : SW_STORE_GENERATIONS) * sw_plan_optimizer_bytes(plan, grains);
+        bytes += sw_plan_state_bytes(plan, u);
+    return (plan->spec.one_generation ? 1 : SW_STORE_GENERATIONS) * bytes;
 }
 
 static void print_disk(const struct sw_plan *plan, FILE *out) {
@@ -181,7 +181,10 @@ static void print_order(const struct sw_plan *plan, FILE *out) {
         fprintf(out, "order by groups of %lld of %lld micro-batches\n", (long long)spec->group,
                 (long long)spec->micro_batches);
     fprintf(out, "chunks of %s (%s of optimizer)\n", SW_COUNT(spec->chunk_grains, "grain"),
-            sw_format_size(sw_plan_optimizer_bytes(plan, spec->chunk_grains), chunk));
+            sw_format_size(sw_optimizer_is_packed(spec->units->optimizer)
+                               ? sw_plan_most_chunk_bytes(plan)
+                               : sw_plan_optimizer_bytes(plan, spec->chunk_grains),
+                           chunk));
 }
 
 /* Tells why these intermediates are kept, and not others. */

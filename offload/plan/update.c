@@ -323,7 +323,7 @@ static struct sw_operand bring_optimizer(struct sw_builder *b, const struct chun
     const struct sw_operand home = home_of(b->index->of_unit[SLOT_OPTIMIZER][u->chunk.unit]),
                             to = sw_build_ring(b, SLOT_OPTIMIZER_RING);
     const struct sw_what what = optimizer_what(b, u, false);
-    sw_build_move(b, &home, &to, &what, &u->chunk, sw_plan_optimizer_bytes(b->plan, u->chunk.at.grains));
+    sw_build_move(b, &home, &to, &what, &u->chunk, sw_plan_records_bytes(b->plan, u->chunk.unit, u->chunk.at));
     return to;
 }
 
@@ -394,7 +394,7 @@ static void update_op(struct sw_builder *b, const struct chunk_update *u, bool o
     struct sw_op *op = sw_build_chunk_op(b, on_device ? SW_OP_UPDATE_ON_DEVICE : SW_OP_UPDATE_ON_HOST, &u->chunk);
     struct sw_what before = optimizer_what(b, u, false), after = optimizer_what(b, u, true);
     before.generation = after.generation = SW_GENERATION_NONE; /* the state is in memory here */
-    op->bytes = 2 * sw_plan_optimizer_bytes(b->plan, op->grains) + sw_build_grads_bytes(b, &u->chunk) +
+    op->bytes = 2 * sw_plan_records_bytes(b->plan, op->unit, u->chunk.at) + sw_build_grads_bytes(b, &u->chunk) +
                 sw_build_weights_bytes(b, &u->chunk);
     op->speculates = u->speculative;
     /* One that speculates counts the steps that were applied by it, and the norm of its own step comes after. */
@@ -404,7 +404,7 @@ static void update_op(struct sw_builder *b, const struct chunk_update *u, bool o
     sw_build_read(b, records, before);
     sw_build_write(b, records, after);
     sw_build_write(b, weights, weights_what(b, u));
-    const struct sw_span muon = {op->first_grain, sw_plan_muon_grains(b->plan, op)};
+    const struct sw_span muon = {op->first_grain, sw_plan_muon_grains(b->plan, op->unit, u->chunk.at)};
     if (muon.grains == 0)
         return;
     int64_t matrices;
@@ -495,7 +495,7 @@ static void update_chunk(struct sw_builder *b, const struct chunk_update *u) {
     const sw_tier tier = tier_of(b, SW_OPTIMIZER, unit);
     const bool on_device = sw_plan_updates_on_device(b->plan, unit), streams = sw_plan_streams_optimizer(b->plan, unit);
     const struct sw_operand home = home_of(b->index->of_unit[SLOT_OPTIMIZER][unit]);
-    const int64_t optimizer_bytes = sw_plan_optimizer_bytes(b->plan, u->chunk.at.grains);
+    const int64_t optimizer_bytes = sw_plan_records_bytes(b->plan, unit, u->chunk.at);
     struct sw_operand records = home;
     if (tier == SW_NVME)
         records = u->speculative ? bring_optimizer(b, u) : take(b, SW_OPTIMIZER);

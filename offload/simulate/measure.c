@@ -195,7 +195,7 @@ sw_status sw_measure_muon(struct sw_device *device, struct sw_rate *out) {
     *out = (struct sw_rate){0};
     sw_status status = open_bench(
         &bench, device, &shape, on_device,
-        (int64_t[]){SW_GRAIN_ELEMS * (int64_t)sizeof(float), sw_optimizer_grain_bytes(SW_OPTIMIZER_MUON), scratch});
+        (int64_t[]){SW_GRAIN_ELEMS * (int64_t)sizeof(float), sw_optimizer_muon_bytes(SW_OPTIMIZER_MUON), scratch});
     for (int64_t i = 0; status == SW_OK && i < shape.chunk_grains * SW_GRAIN_ELEMS; i++)
         ((float *)bench.a)[i] = (float)(i * 37 % 101) - 50.0f; /* the time of numbers near zero is not that of others */
     bench.chunks = 1;

@@ -601,6 +601,7 @@ static sw_status parse_run(const json_t *root, const char *path, struct sw_run *
     SW_TRY(read_frozen(root, path, run));
     read_reference(root, run);
     SW_TRY(sw_run_stores_from_json(root, path, run));
+    run->settings.padded_records = run->optimizer == SW_OPTIMIZER_MUON_BF16_PADDED;
     if (sw_settings_optimizer(&run->settings) != run->optimizer)
         return sw_fail(SW_ERR_CORRUPT,
                        "%s says that the optimizer state is %s and that its stores hold %s; restore the file", path,

@@ -40,6 +40,7 @@ enum { IO_DEPTH = 32, BOXES = 8, BOX_GRAINS = 8, LEAST_BOXES = 2, REAP_BATCH = 6
 struct box {
     char *records;
     int64_t unit, first_grain, grains; /* grains 0: the buffer is empty */
+    const struct sw_store *store;      /* of its first grain, and of all if records are packed */
     int under_way;                     /* reads in flight: one for each store that holds some of the grains */
 };
 
@@ -56,7 +57,8 @@ struct records {
     struct sw_store_lane **lane;
     int stores;
     struct sw_arena *arena;
-    int64_t grain_bytes;              /* bytes of a record in the stores */
+    int64_t grain_bytes;              /* bytes of the largest record in the stores */
+    int64_t group;                    /* sw_records_group: above 1 a buffer has grains of one store */
     int64_t tiles, boxes, box_grains; /* number of streams, buffers per stream, grains per buffer */
     struct stream *stream;
     struct box *box; /* tiles * boxes entries, grouped by stream */
@@ -75,14 +77,15 @@ static void size_boxes(struct records *self) {
     int64_t largest = 1, needed = 0;
     for (int64_t unit = 0; unit < units; unit++)
         largest = sw_max_i64(largest, held_grains(self, unit));
-    self->box_grains = sw_min_i64(sw_max_i64(1, BOX_GRAINS / self->tiles), largest);
+    self->box_grains = sw_min_i64(sw_round_up(sw_max_i64(1, BOX_GRAINS / self->tiles), self->group), largest);
     for (int64_t unit = 0; unit < units; unit++)
         needed += sw_div_up(held_grains(self, unit), self->box_grains);
     self->boxes = sw_max_i64(LEAST_BOXES, sw_min_i64(BOXES / self->tiles, needed));
 }
 
 static sw_status make_boxes(struct records *self) {
-    const int64_t bytes = self->tiles * self->boxes * self->box_grains * self->grain_bytes;
+    const int64_t box_bytes = sw_round_up(self->box_grains * self->grain_bytes, SW_BUFFER_ALIGN_BYTES);
+    const int64_t bytes = self->tiles * self->boxes * box_bytes;
     void *memory;
     self->stream = calloc((size_t)self->tiles, sizeof *self->stream);
     self->box = calloc((size_t)(self->tiles * self->boxes), sizeof *self->box);
@@ -91,7 +94,7 @@ static sw_status make_boxes(struct records *self) {
     SW_TRY(sw_arena_create("reader", bytes, false, NULL, &self->arena));
     SW_TRY(sw_arena_take(self->arena, bytes, &memory));
     for (int64_t b = 0; b < self->tiles * self->boxes; b++)
-        self->box[b].records = (char *)memory + b * self->box_grains * self->grain_bytes;
+        self->box[b].records = (char *)memory + b * box_bytes;
     for (int64_t k = 0; k < self->tiles; k++)
         self->stream[k].box = self->box + k * self->boxes;
     for (int s = 0; s < self->stores; s++)
@@ -141,6 +144,7 @@ static sw_status records_open(const struct sw_open_stores *set, int rank, int ra
     }
     assert(self->stores > 0);
     self->grain_bytes = sw_optimizer_grain_bytes(sw_store_optimizer(self->store[0]));
+    self->group = sw_records_group(sw_store_optimizer(self->store[0]));
     self->tiles = tiles;
     size_boxes(self);
     return make_boxes(self);
@@ -148,7 +152,8 @@ static sw_status records_open(const struct sw_open_stores *set, int rank, int ra
 
 /* Returns how many grains can be ready at once. */
 static int64_t most_grains(const struct records *self) {
-    return (self->boxes - 1) * self->box_grains + 1;
+    /* Buffers of packed records end with their store, after a grain at least. */
+    return self->group > 1 ? self->boxes : (self->boxes - 1) * self->box_grains + 1;
 }
 
 static bool holds(const struct box *box, int64_t unit, int64_t grain) {
@@ -244,10 +249,15 @@ static sw_status renew(struct records *self, struct stream *stream) {
     skip_holes(self, stream);
     if (stream->unit >= sw_store_unit_count(self->store[0]))
         return SW_OK;
+    const struct sw_store *first = self->store[holder_of(self, stream->unit, stream->grain)];
     box->unit = stream->unit;
+    box->store = first;
+    stream->grain -= (stream->grain - sw_store_unit_first(first, box->unit)) % self->group;
     box->first_grain = stream->grain;
     for (int64_t s = holder_of(self, box->unit, stream->grain); s >= 0 && box->grains < self->box_grains;
          s = holder_of(self, box->unit, stream->grain)) {
+        if (self->group > 1 && self->store[s] != first)
+            break;
         SW_TRY(read_piece(self, s, box, stream->grain, &stream->grain));
         box->grains = stream->grain - box->first_grain;
     }
@@ -283,7 +293,19 @@ static const char *record_of(const struct records *self, int64_t unit, int64_t g
     const int64_t at = find(self, stream, unit, grain);
     assert(at >= 0);
     const struct box *box = box_at(self, stream, at);
-    return box->records + (grain - box->first_grain) * self->grain_bytes;
+    if (self->group == 1)
+        return box->records + (grain - box->first_grain) * self->grain_bytes;
+    const struct sw_records layout = sw_store_records(box->store, unit);
+    const int64_t first = sw_store_unit_first(box->store, unit);
+    return box->records + sw_record_at(&layout, grain - first) - sw_record_at(&layout, box->first_grain - first);
+}
+
+/* Returns the bytes of the record of a grain that is ready. */
+static int64_t record_bytes(const struct records *self, int64_t unit, int64_t grain) {
+    const struct stream *stream = &self->stream[unit % self->tiles];
+    const struct sw_store *store = box_at(self, stream, find(self, stream, unit, grain))->store;
+    const struct sw_records layout = sw_store_records(store, unit);
+    return sw_record_bytes(&layout, grain - sw_store_unit_first(store, unit));
 }
 
 /* The values of one tensor rank. */
@@ -786,7 +808,8 @@ sw_status sw_state_records(struct sw_state_reader *self, int part, int64_t unit,
         now = sw_min_i64(count - done, most_grains(records));
         SW_TRY(make_ready(records, unit, first + done, first + done + now));
         for (int64_t g = done; g < done + now; g++)
-            memcpy(out + g * records->grain_bytes, record_of(records, unit, first + g), (size_t)records->grain_bytes);
+            memcpy(out + g * records->grain_bytes, record_of(records, unit, first + g),
+                   (size_t)record_bytes(records, unit, first + g));
     }
     return SW_OK;
 }

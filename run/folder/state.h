@@ -66,7 +66,8 @@ sw_status sw_state_read(struct sw_state_reader *self, const char *tensor, int64_
  * filled. */
 sw_status sw_state_load(struct sw_state_reader *self, const struct sw_units *units, struct sw_load *out);
 
-/* Copies the records of consecutive grains of a unit of tensor rank `part`, as they are stored. Needs no model.
+/* Copies the records of consecutive grains of a unit of tensor rank `part`, as they are stored, to places
+ * sw_optimizer_grain_bytes apart. Needs no model.
  * SW_ERR_CORRUPT: the stores lack a grain. */
 sw_status sw_state_records(struct sw_state_reader *self, int part, int64_t unit, int64_t first, int64_t count,
                            char *out);

@@ -180,7 +180,7 @@ static bool changes_layout(const struct sw_store_set *set) {
  *
  * A conversion rounds moments to nearest: stochastic rounding belongs to a step, and a conversion is not one. */
 
-enum { WRITE_GRAINS = 16, IO_DEPTH = 32 };
+enum { WRITE_GRAINS = SW_RECORD_GROUP, IO_DEPTH = 32 };
 
 struct filler {
     const struct sw_store_set *set;
@@ -233,11 +233,13 @@ static sw_status make_grain(struct filler *self, int64_t unit, int64_t grain, ch
 }
 
 static sw_status make_grains(struct filler *self, int64_t unit, int64_t first, int64_t count) {
-    const int64_t grain_bytes = sw_optimizer_grain_bytes(sw_store_optimizer(self->store));
-    if (self->to == NULL)
-        return sw_state_records(self->old, self->old_part, unit, first, count, self->written);
-    for (int64_t g = 0; g < count; g++)
-        SW_TRY(make_grain(self, unit, first + g, self->written + g * grain_bytes));
+    const struct sw_records layout = sw_store_records(self->store, unit);
+    const int64_t from = first - sw_store_unit_first(self->store, unit);
+    for (int64_t g = 0; g < count; g++) {
+        char *out = self->written + sw_record_at(&layout, from + g) - sw_record_at(&layout, from);
+        SW_TRY(self->to == NULL ? sw_state_records(self->old, self->old_part, unit, first + g, 1, out)
+                                : make_grain(self, unit, first + g, out));
+    }
     return SW_OK;
 }
 
@@ -302,7 +304,7 @@ static sw_status open_filler(struct filler *self, bool *wanted) {
     }
     if (posix_memalign(&written, SW_BUFFER_ALIGN_BYTES, (size_t)bytes) != 0)
         return sw_fail(SW_ERR_NOMEM, "no memory to lay out a store anew");
-    self->written = written;
+    self->written = memset(written, 0, (size_t)bytes);
     SW_TRY(open_all_old(self, wanted));
     return sw_store_lane_open(store, IO_DEPTH, &self->lane);
 }
@@ -398,11 +400,6 @@ static sw_status check_layout(const struct sw_store_set *set) {
                      : SW_OK;
 }
 
-/* Returns the name of a format as the log has it: layouts with the same records count as one. */
-static const char *name_of(sw_optimizer_format format) {
-    return sw_optimizer_format_name(sw_optimizer_has_muon(format) ? format : sw_optimizer_records(format));
-}
-
 /* Logs what changed, and what it cost: 8-bit moments have one scale per block of consecutive elements, and other
  * elements are consecutive now. */
 static void say_changed(const struct sw_store_set *set) {
@@ -414,7 +411,7 @@ static void say_changed(const struct sw_store_set *set) {
                                                : "AdamW updates also what Muon did");
     else if (changes_format(set))
         sw_log_info("converted the optimizer state of step %lld from %s to %s, once; moments are rounded to nearest",
-                    (long long)set->step, name_of(set->old.optimizer), name_of(now));
+                    (long long)set->step, sw_optimizer_shown_name(set->old.optimizer), sw_optimizer_shown_name(now));
     if (takes_apart(set))
         sw_log_info("laid out the optimizer state of step %lld anew, once: all ranks share that of layers without "
                     "experts%s",

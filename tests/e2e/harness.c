@@ -145,8 +145,8 @@ static sw_status open_store(struct harness *h) {
     if (h->spec.resume)
         return sw_store_open(&h->spec.directory, 1, false, SW_STORE_NEWEST, &h->store);
     const struct sw_units *units = sw_model_get_units(h->model);
-    int64_t *grains = calloc(3 * (size_t)units->count, sizeof *grains);
-    int64_t *first = grains + units->count, *whole = first + units->count;
+    int64_t *grains = calloc(4 * (size_t)units->count, sizeof *grains);
+    int64_t *first = grains + units->count, *whole = first + units->count, *muon = whole + units->count;
     if (grains == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the test's store");
     for (int64_t u = 0; u < units->count; u++) {
@@ -154,12 +154,14 @@ static sw_status open_store(struct harness *h) {
         grains[u] = span.grains;
         first[u] = span.first_grain;
         whole[u] = units->unit[u].grains;
+        muon[u] = sw_plan_records(h->plan, u).muon_grains;
     }
     const struct sw_store_spec spec = {.directories = &h->spec.directory,
                                        .directory_count = 1,
                                        .unit_grains = grains,
                                        .unit_first = first,
                                        .unit_whole_grains = whole,
+                                       .unit_muon_grains = muon,
                                        .unit_count = units->count,
                                        .optimizer = units->optimizer,
                                        .one_generation = h->spec.one_generation};

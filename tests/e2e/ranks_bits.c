@@ -528,7 +528,7 @@ static void narrow_optimizer_state_gives_the_same_bits(void **state) {
 }
 
 /* Each matrix is one rank's: with quantized exchanges and momenta in bf16, with more ranks than matrices, on nodes, and
- * with frozen ones. */
+ * with frozen ones and momenta in 8 bits. */
 static void muon_gives_the_same_bits(void **state) {
     CHECK({.ranks = 2, .type = SW_F32, .variants = 4, .optimizer = SW_OPTIMIZER_MUON, .matrices = true},
           {.ranks = 3,
@@ -548,7 +548,7 @@ static void muon_gives_the_same_bits(void **state) {
           {.ranks = 4,
            .type = SW_BF16,
            .variants = 2,
-           .optimizer = SW_OPTIMIZER_MUON,
+           .optimizer = SW_OPTIMIZER_MUON_8BIT,
            .tuning.freeze = "*.h.1.attn.*",
            .matrices = true});
 }

@@ -15,11 +15,16 @@ struct place {
 };
 
 /* Deals the stripes of a unit out to the files one by one. */
-static void deal(const struct sw_extent *extent, int files, int64_t grain_bytes, int64_t ends[], struct place *places) {
-    for (int64_t grain = 0; grain < extent->grains; grain++) {
-        const int file = (int)((extent->first_file + grain / extent->stripe_grains) % files);
-        places[grain] = (struct place){.file = file, .offset_bytes = ends[file]};
-        ends[file] += grain_bytes;
+static void deal(const struct sw_area *area, int64_t unit, int64_t ends[], struct place *places) {
+    const struct sw_extent *extent = &area->extents[unit];
+    const struct sw_records records = sw_area_records(area, unit);
+    for (int64_t first = 0; first < extent->grains; first += extent->stripe_grains) {
+        const int64_t end = sw_min_i64(first + extent->stripe_grains, extent->grains);
+        const int file = (int)((extent->first_file + first / extent->stripe_grains) % area->file_count);
+        for (int64_t grain = first; grain < end; grain++)
+            places[grain] =
+                (struct place){file, ends[file] + sw_record_at(&records, grain) - sw_record_at(&records, first)};
+        ends[file] += sw_records_bytes(&records, first, end - first);
     }
 }
 
@@ -33,7 +38,8 @@ static void check_unit(const struct sw_area *area, int64_t unit, const struct pl
         CHECK(run.grains >= 1 && run.grains <= extent->grains - grain);
         for (int64_t i = 0; i < run.grains; i++)
             CHECK(places[grain + i].file == run.file &&
-                  places[grain + i].offset_bytes == run.offset_bytes + i * area->grain_bytes);
+                  places[grain + i].offset_bytes ==
+                      run.offset_bytes + sw_area_distance(area, unit, in_unit, in_unit + i));
         CHECK(sw_area_run(area, unit, in_unit, 1).grains == 1);
         in_file[run.file]++;
     }
@@ -48,21 +54,30 @@ static void places_grains_as_dealt(void **state) {
         const int files = 1 + (int)random_below(&draws, MAX_FILES);
         const int64_t units = 1 + random_below(&draws, MAX_UNITS);
         const int64_t grain_bytes = 4096 * (1 + random_below(&draws, 60));
+        static const sw_optimizer_format packed[] = {SW_OPTIMIZER_MUON_BF16, SW_OPTIMIZER_MUON_8BIT};
+        int64_t unit_muon[MAX_UNITS] = {0};
         int64_t unit_first[MAX_UNITS], unit_grains[MAX_UNITS], ends[MAX_FILES], slow_ends[MAX_FILES], total = 0;
         for (int64_t unit = 0; unit < units; unit++) {
             unit_first[unit] = random_below(&draws, MAX_UNIT_GRAINS);
             total += unit_grains[unit] = random_below(&draws, 4) == 0 ? 0 : random_below(&draws, MAX_UNIT_GRAINS);
+            unit_muon[unit] = random_below(&draws, unit_grains[unit] + 1);
         }
         for (int file = 0; file < files; file++)
             slow_ends[file] = ends[file] = 4096 * (1 + random_below(&draws, 9));
         struct sw_area area;
-        CHECK_OK(sw_area_init(&area, units, files, grain_bytes));
-        sw_area_place(&area, unit_first, unit_grains, ends);
+        if (test_seed % 3 == 0)
+            CHECK_OK(sw_area_init(&area, units, files, grain_bytes));
+        else
+            CHECK_OK(sw_area_init_records(&area, units, files, packed[test_seed % 3 - 1]));
+        sw_area_place(&area,
+                      (struct sw_held_grains){
+                          .first = unit_first, .grains = unit_grains, .muon = test_seed % 3 == 0 ? NULL : unit_muon},
+                      ends);
         CHECK_OK(sw_area_finish(&area));
         CHECK(area.grains == total);
         for (int64_t unit = 0; unit < units; unit++) {
             struct place places[MAX_UNIT_GRAINS];
-            deal(&area.extents[unit], files, grain_bytes, slow_ends, places);
+            deal(&area, unit, slow_ends, places);
             check_unit(&area, unit, places);
         }
         CHECK(memcmp(ends, slow_ends, (size_t)files * sizeof *ends) == 0);
@@ -78,7 +93,7 @@ static void reaches_far_past_four_gib(void **state) {
     int64_t ends[FILES] = {8192, 8192};
     struct sw_area area;
     CHECK_OK(sw_area_init(&area, 2, FILES, SW_OPTIMIZER_GRAIN_BYTES));
-    sw_area_place(&area, NULL, unit_grains, ends);
+    sw_area_place(&area, (struct sw_held_grains){.grains = unit_grains}, ends);
     CHECK(ends[0] + ends[1] == 2 * 8192 + (unit_grains[0] + unit_grains[1]) * SW_OPTIMIZER_GRAIN_BYTES);
     const int64_t last = unit_grains[1] - 1;
     const struct sw_file_run run = sw_area_run(&area, 1, last, 1);
@@ -94,7 +109,7 @@ static void spreads_stripes_evenly(void **state) {
         unit_grains[unit] = 3; /* less than a stripe each */
     struct sw_area area;
     CHECK_OK(sw_area_init(&area, UNITS, FILES, SW_OPTIMIZER_GRAIN_BYTES));
-    sw_area_place(&area, NULL, unit_grains, ends);
+    sw_area_place(&area, (struct sw_held_grains){.grains = unit_grains}, ends);
     for (int file = 0; file < FILES; file++)
         CHECK(ends[file] == UNITS / FILES * 3 * SW_OPTIMIZER_GRAIN_BYTES);
     sw_area_free(&area);

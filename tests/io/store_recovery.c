@@ -248,8 +248,8 @@ static void refuses_truncated_and_foreign_files(void **state) {
         check_open_fails(&directories, SW_ERR_CORRUPT, "truncated");
     }
     copy_file(copy, file);
-    overwrite_labels(file, label_bytes, offsetof(struct sw_label_header, version), 1, SW_FORMAT_MUON_VERSION + 1);
-    check_open_fails(&directories, SW_ERR_UNSUPPORTED, "version 6");
+    overwrite_labels(file, label_bytes, offsetof(struct sw_label_header, version), 1, SW_FORMAT_PACKED_VERSION + 1);
+    check_open_fails(&directories, SW_ERR_UNSUPPORTED, "version 7");
     overwrite_labels(file, label_bytes, 0, label_bytes, 'x');
     check_open_fails(&directories, SW_ERR_CORRUPT, "not a store");
     copy_file(copy, file);

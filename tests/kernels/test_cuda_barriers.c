@@ -53,18 +53,19 @@ static void norms(struct digest *digest) {
         take(digest, results[i]);
 }
 
-/* A matrix that is turned, of several tiles. */
+/* A matrix that is turned, of several tiles, and momenta in 8 bits, whose blocks share words and scales. */
 static void muons(struct digest *digest) {
     enum { OUTPUTS = 45, INPUTS = 40 };
     static const struct sw_muon rates = {.lr = 0.02, .momentum = 0.95, .grad_scale = 1.0f};
     const struct sw_muon_tensor tensor = {.outputs = OUTPUTS, .inputs = INPUTS, .parts = 1, .part_end = {OUTPUTS}};
     int64_t scratch_bytes;
     assert_ok(sw_muon_prepare(digest->stream->device, &tensor, 1, &scratch_bytes));
-    struct buffer records = buffer_zeros(sw_optimizer_grain_bytes(SW_OPTIMIZER_MUON));
+    struct buffer records = buffer_zeros(sw_optimizer_muon_bytes(SW_OPTIMIZER_MUON_8BIT));
     struct buffer grads = buffer_random(SW_BF16, SW_GRAIN_ELEMS, 15, 1.0f), scratch = buffer_zeros(scratch_bytes);
     take_status(digest, sw_update_muon(digest->stream, &(struct sw_update_muon){.type = SW_BF16,
                                                                                 .muon = &rates,
-                                                                                .format = SW_OPTIMIZER_MUON,
+                                                                                .format = SW_OPTIMIZER_MUON_8BIT,
+                                                                                .rounding = SW_ROUND_STOCHASTIC,
                                                                                 .grains = 1,
                                                                                 .tensor = &tensor,
                                                                                 .tensors = 1,

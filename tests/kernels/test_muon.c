@@ -39,7 +39,7 @@ static const struct sw_muon SETTINGS = {
     .lr = 0.02, .momentum = 0.95, .weight_decay = 0.1, .scale = SW_MUON_JORDAN, .grad_scale = 0.7f};
 
 static int64_t record_elems(sw_optimizer_format format) {
-    return sw_optimizer_grain_bytes(format) / (int64_t)sizeof(float);
+    return sw_optimizer_muon_bytes(format) / (int64_t)sizeof(float);
 }
 
 /* Sets numbers where there are tensors, as padding has none. */
@@ -55,11 +55,15 @@ static void fill(sw_dtype type, void *elems, int64_t grain_elems, uint64_t strea
 }
 
 static struct buffer make_records(sw_optimizer_format format, float momentum) {
-    struct buffer records = buffer_zeros(GRAINS * sw_optimizer_grain_bytes(format));
-    const bool narrow = format == SW_OPTIMIZER_MUON_BF16;
-    fill(SW_F32, records.data, record_elems(format), 1, 0.05f);
-    fill(narrow ? SW_BF16 : SW_F32, (float *)records.data + SW_GRAIN_ELEMS, record_elems(format) * (narrow ? 2 : 1), 2,
-         momentum);
+    struct buffer records = buffer_zeros(GRAINS * sw_optimizer_muon_bytes(format));
+    const struct sw_moment_rounding nearest = {.rounding = SW_ROUND_NEAREST};
+    struct buffer fp32 = buffer_zeros(GRAINS * sw_optimizer_grain_bytes(SW_OPTIMIZER_FP32));
+    fill(SW_F32, fp32.data, record_elems(SW_OPTIMIZER_FP32), 1, 0.05f);
+    fill(SW_F32, (float *)fp32.data + SW_GRAIN_ELEMS, record_elems(SW_OPTIMIZER_FP32), 2, momentum);
+    for (int64_t g = 0; g < GRAINS; g++)
+        sw_muon_record_from_fp32(format, &nearest, (float *)fp32.data + g * record_elems(SW_OPTIMIZER_FP32),
+                                 (char *)records.data + g * sw_optimizer_muon_bytes(format));
+    buffer_free(&fp32);
     return records;
 }
 
@@ -70,7 +74,9 @@ struct form {
 };
 static const struct form WIDE = {SW_OPTIMIZER_MUON, SW_ROUND_NEAREST},
                          NEAREST = {SW_OPTIMIZER_MUON_BF16, SW_ROUND_NEAREST},
-                         STOCHASTIC = {SW_OPTIMIZER_MUON_BF16, SW_ROUND_STOCHASTIC};
+                         STOCHASTIC = {SW_OPTIMIZER_MUON_BF16, SW_ROUND_STOCHASTIC},
+                         CODES = {SW_OPTIMIZER_MUON_8BIT, SW_ROUND_NEAREST},
+                         DRAWN_CODES = {SW_OPTIMIZER_MUON_8BIT, SW_ROUND_STOCHASTIC};
 
 /* Makes the scratch of a device's update. */
 static struct buffer make_scratch(struct sw_device *device, const struct sw_muon_tensor *tensor, int64_t count) {
@@ -174,6 +180,9 @@ static void compare_all(struct pair *pair) {
     compare(pair, SW_BF16, &moonshot, NEAREST, SW_GRADS_TYPED);
     compare(pair, SW_F16, &SETTINGS, STOCHASTIC, SW_GRADS_8BIT);
     compare(pair, SW_BF16, &skipped, STOCHASTIC, SW_GRADS_TYPED);
+    compare(pair, SW_BF16, &SETTINGS, CODES, SW_GRADS_TYPED);
+    compare(pair, SW_F32, &moonshot, DRAWN_CODES, SW_GRADS_TYPED);
+    compare(pair, SW_F32, &skipped, CODES, SW_GRADS_8BIT);
 }
 
 /* Returns the state in fp32 after an update of the same momenta, which are numbers of bf16. */
@@ -186,14 +195,14 @@ static struct buffer updated(struct pair *pair, struct form form) {
     for (int64_t g = 0; g < GRAINS; g++) {
         float *whole = (float *)fp32.data + g * SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS;
         sw_muon_record_to_fp32(SW_OPTIMIZER_MUON_BF16,
-                               (char *)narrow.data + g * sw_optimizer_grain_bytes(SW_OPTIMIZER_MUON_BF16), whole);
+                               (char *)narrow.data + g * sw_optimizer_muon_bytes(SW_OPTIMIZER_MUON_BF16), whole);
         sw_muon_record_from_fp32(form.format, &exact, whole,
-                                 (char *)records.data + g * sw_optimizer_grain_bytes(form.format));
+                                 (char *)records.data + g * sw_optimizer_muon_bytes(form.format));
     }
     assert_ok(
         update(pair->device, pair->stream, SW_F32, &SETTINGS, form, SW_GRADS_TYPED, grads.data, records.data, NULL));
     for (int64_t g = 0; g < GRAINS; g++)
-        sw_muon_record_to_fp32(form.format, (char *)records.data + g * sw_optimizer_grain_bytes(form.format),
+        sw_muon_record_to_fp32(form.format, (char *)records.data + g * sw_optimizer_muon_bytes(form.format),
                                (float *)fp32.data + g * SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS);
     buffer_free(&narrow);
     buffer_free(&records);
@@ -223,9 +232,62 @@ static void check_rounding(struct pair *pair) {
     buffer_free(&other);
 }
 
+static struct buffer widened(const struct buffer *records, sw_optimizer_format format) {
+    struct buffer fp32 = buffer_make(GRAINS * sw_optimizer_grain_bytes(SW_OPTIMIZER_FP32));
+    for (int64_t g = 0; g < GRAINS; g++)
+        sw_muon_record_to_fp32(format, (const char *)records->data + g * sw_optimizer_muon_bytes(format),
+                               (float *)fp32.data + g * SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS);
+    return fp32;
+}
+
+/* The distance of two neighbours is at most a part of the last decade, [0.1, 1] of the block's largest magnitude. */
+#define CODE_STEP (0.9 / 64.0)
+
+/* A momentum in 8 bits is near the one that its old value and its gradient give: within half a step if rounded to
+ * nearest, else within one, and then right in the mean. */
+static void check_codes(struct pair *pair, struct form form) {
+    struct buffer records = make_records(form.format, 0.01f), grads = buffer_zeros(ELEMS * (int64_t)sizeof(float));
+    struct buffer before = widened(&records, form.format);
+    fill(SW_F32, grads.data, SW_GRAIN_ELEMS, 3, 0.5f);
+    assert_ok(
+        update(pair->device, pair->stream, SW_F32, &SETTINGS, form, SW_GRADS_TYPED, grads.data, records.data, NULL));
+    struct buffer after = widened(&records, form.format);
+    const double most = form.rounding == SW_ROUND_NEAREST ? 0.5001 * CODE_STEP : CODE_STEP;
+    double off = 0.0;
+    int64_t elems = 0, moved = 0;
+    for (int64_t block = 0; block < ELEMS; block += SW_MOMENT_BLOCK_ELEMS) {
+        double wanted[SW_MOMENT_BLOCK_ELEMS], largest = 0.0;
+        const int64_t at =
+            block / SW_GRAIN_ELEMS * (SW_OPTIMIZER_VECTORS - 1) * SW_GRAIN_ELEMS + SW_GRAIN_ELEMS + block;
+        for (int64_t i = 0; i < SW_MOMENT_BLOCK_ELEMS; i++) {
+            const double m = (double)((float *)before.data)[at + i];
+            const double grad = (double)((float *)grads.data)[block + i] * (double)SETTINGS.grad_scale;
+            wanted[i] = m + (1.0 - SETTINGS.momentum) * (grad - m);
+            largest = fmax(largest, fabs(wanted[i]));
+        }
+        for (int64_t i = 0; i < SW_MOMENT_BLOCK_ELEMS; i++) {
+            const double error = (double)((float *)after.data)[at + i] - wanted[i];
+            assert_true(fabs(error) <= most * largest);
+            off += largest > 0.0 ? error / (CODE_STEP * largest) : 0.0;
+            moved += error != 0.0;
+            elems += wanted[i] != 0.0;
+        }
+    }
+    assert_true(elems > ELEMS / 2 && moved > elems / 2 && fabs(off) < 4.0 * sqrt((double)elems));
+    struct buffer *all[] = {&records, &grads, &before, &after};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        buffer_free(all[i]);
+}
+
+static void check_all_codes(struct pair *pair) {
+    check_codes(pair, CODES);
+    check_codes(pair, DRAWN_CODES);
+}
+
 static void narrow_momenta_are_rounded(void **state) {
     (void)state;
     for_each_device(check_rounding);
+    for_each_device(check_all_codes);
 }
 
 static void same_bits_as_reference(void **state) {
@@ -336,7 +398,7 @@ static void check_case(struct pair *pair, size_t which) {
         .outputs = outputs, .inputs = inputs, .parts = 1, .part_end = {outputs}, .decay = true};
     struct buffer values = buffer_random(SW_F32, count, 40 + which, 1.0f);
     struct buffer grads = buffer_zeros(SW_GRAIN_ELEMS * (int64_t)sizeof(float));
-    struct buffer records = buffer_zeros(sw_optimizer_grain_bytes(SW_OPTIMIZER_MUON));
+    struct buffer records = buffer_zeros(sw_optimizer_muon_bytes(SW_OPTIMIZER_MUON));
     struct buffer scratch = make_scratch(pair->device, &tensor, 1);
     struct plain u = plain_make(outputs, inputs);
     float *g = grads.data, *master = records.data, *m = master + SW_GRAIN_ELEMS;
@@ -389,7 +451,7 @@ static void check_fused(struct pair *pair, const struct sw_muon_tensor *tensor) 
     const int64_t count = tensor->outputs * tensor->inputs;
     struct buffer grads = buffer_zeros(GRAINS * SW_GRAIN_ELEMS * (int64_t)sizeof(float));
     struct buffer values = buffer_random(SW_F32, count, 60, 1.0f);
-    struct buffer records = buffer_zeros(GRAINS * sw_optimizer_grain_bytes(SW_OPTIMIZER_MUON));
+    struct buffer records = buffer_zeros(GRAINS * sw_optimizer_muon_bytes(SW_OPTIMIZER_MUON));
     struct buffer scratch = make_scratch(pair->device, tensor, 1);
     whole.first_elem = 0;
     memcpy(grads.data, values.data, (size_t)count * sizeof(float));

@@ -299,12 +299,12 @@ const char *oracle_judge(const struct sw_plan *plan, sw_program_kind kind) {
 const char *oracle_judge_memory(const struct sw_plan *plan) {
     for (int32_t a = 0; a < plan->slot_count; a++) {
         const struct sw_slot *slot = &plan->slot[a];
-        if (slot->offset < 0 || slot->offset + slot->bytes > plan->tier_bytes[slot->tier])
+        if (slot->offset + slot->lead_bytes < 0 || slot->offset + slot->bytes > plan->tier_bytes[slot->tier])
             return "a slot outside its tier";
         for (int32_t b = a + 1; b < plan->slot_count; b++) {
             const struct sw_slot *other = &plan->slot[b];
-            if (slot->tier == other->tier && slot->offset < other->offset + other->bytes &&
-                other->offset < slot->offset + slot->bytes)
+            if (slot->tier == other->tier && slot->offset + slot->lead_bytes < other->offset + other->bytes &&
+                other->offset + other->lead_bytes < slot->offset + slot->bytes)
                 return "two slots that overlap";
         }
     }

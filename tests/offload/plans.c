@@ -155,7 +155,9 @@ static void draw_matrices(struct plans_random *random, struct sw_unit *unit) {
 }
 
 void plans_draw_matrices(const struct plans_random *random, struct sw_units *units) {
+    static const sw_optimizer_format formats[] = {SW_OPTIMIZER_MUON, SW_OPTIMIZER_MUON_BF16, SW_OPTIMIZER_MUON_8BIT};
     struct plans_random matrices = {.seed = random->seed + MATRICES_SEED};
+    units->optimizer = formats[plans_draw(&matrices, 0, 2)];
     for (int64_t u = 1; u + 1 < units->count; u++)
         draw_matrices(&matrices, &units->unit[u]);
 }
