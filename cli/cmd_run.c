@@ -128,6 +128,10 @@ static void say_start(const struct sw_trainer *trainer) {
         sw_log_info("%lld ranks, %s at ZeRO stage %d; memory and store are those of each",
                     (long long)sw_settings_ranks(settings), sw_comm_transport_name(sw_ranks_comm(trainer->ranks)),
                     trainer->job.plan->spec.zero);
+    if (sw_settings_stages(settings) > 1)
+        sw_log_info("pipeline: %lld stages of %s, with %s layers%s", (long long)sw_settings_stages(settings),
+                    SW_COUNT(sw_settings_stage_ranks(settings), "rank"), settings->pipeline_split,
+                    sw_settings_turns(settings) > 1 ? ", turn by turn" : "");
     if (sw_settings_stages(settings) > 1 && sw_plan_ranks(trainer->job.plan) > 1)
         sw_log_info(
             "each rank adds up its micro-batches' gradients, and the ranks of a stage exchange them once a step");
