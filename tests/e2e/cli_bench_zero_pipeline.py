@@ -1,5 +1,5 @@
 """`bench zero --pipeline`: at each stage of ZeRO, ranks of pipeline stages hold and send what the formulas of 1F1B and ZeRO say, to
-a fiftieth; gathers of stage 3 to a fourteenth, because units at which the passes meet are gathered once."""
+a fortieth; gathers of stage 3 to 7%, because units at which the passes meet are gathered once."""
 
 import json
 import math
