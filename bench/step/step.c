@@ -36,10 +36,12 @@ static int64_t parameters_of(const struct sw_unit *unit) {
 static int64_t state_bytes_of(const struct sw_units *units, int64_t unit) {
     const struct sw_unit *of = &units->unit[unit];
     int64_t muon = 0, narrow = 0, wide = 0;
-    for (int64_t t = 0; t < of->tensor_count; t++)
-        *(of->tensor[t].muon_count > 0                              ? &muon
-          : of->tensor[t].offset >= of->wide_grain * SW_GRAIN_ELEMS ? &wide
-                                                                    : &narrow) += of->tensor[t].elems;
+    for (int64_t t = 0; t < of->tensor_count; t++) {
+        int64_t *kind = of->tensor[t].offset >= of->wide_grain * SW_GRAIN_ELEMS ? &wide : &narrow;
+        if (of->tensor[t].muon_count > 0)
+            kind = &muon;
+        *kind += of->tensor[t].elems;
+    }
     return sw_div_up(muon * sw_optimizer_muon_bytes(units->optimizer) +
                          narrow * sw_optimizer_grain_bytes(units->optimizer),
                      SW_GRAIN_ELEMS) +
