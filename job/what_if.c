@@ -298,8 +298,8 @@ sw_status sw_what_if_stage(const struct sw_job *job, int64_t stage, struct sw_st
         status = price_stage(&varied, out);
     sw_job_release(&varied);
     return status == SW_OK ? SW_OK
-                           : sw_fail_while(status, "planning stage %lld of %lld", (long long)stage,
-                                           (long long)sw_settings_stages(job->settings));
+                           : sw_fail_while(status, "planning stage %lld of stages 0 to %lld", (long long)stage,
+                                           (long long)sw_settings_stages(job->settings) - 1);
 }
 
 /* Rounds bytes up to what a flag can say briefly: whole MiB, or pages if there are only a few MiB. */
@@ -450,8 +450,8 @@ sw_status sw_job_fit_or_advise(struct sw_job *job) {
     if (status != SW_ERR_BUDGET)
         return status;
     if (stages > 1)
-        (void)sw_fail_while(status, "planning stage %lld of %lld, of which --pipeline-split sets the layers",
-                            (long long)sw_settings_stage(job->settings), (long long)stages);
+        (void)sw_fail_while(status, "planning stage %lld of stages 0 to %lld, whose layers --pipeline-split sets",
+                            (long long)sw_settings_stage(job->settings), (long long)stages - 1);
     snprintf(message, sizeof message, "%s", sw_error_message(status));
     sw_error_clear();
     if (find_smaller(job, flags))

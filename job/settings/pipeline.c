@@ -116,8 +116,9 @@ static sw_status read_split(const struct sw_settings *s, struct split *out) {
                          "--pipeline-split '%s' must be the number of layers of each stage, such as 12,10,10, or "
                          "auto%s",
                          s->pipeline_split,
-                         sw_settings_turns(s) > 1 ? "; interleaved, of each stage in each turn, such as 6,5,5+6,5,5"
-                                                  : "");
+                         sw_settings_turns(s) > 1
+                             ? "; with --pipeline-interleave of each stage in each turn, such as 6,5,5+6,5,5"
+                             : "");
 }
 
 /* Checks a split without a number of stages: an edit of a run may leave that number to the split. */
@@ -209,10 +210,13 @@ sw_status sw_settings_check_pipeline(const struct sw_settings *s) {
     if (is_auto(s))
         return SW_OK;
     SW_TRY(read_split(s, &split));
-    if (!is_of(&split, s))
-        return sw_fail(SW_ERR_ARG, "--pipeline-split %s has %d numbers for the %s", s->pipeline_split, split.count,
-                       name_parts(s, parts));
-    return SW_OK;
+    if (is_of(&split, s))
+        return SW_OK;
+    return split.row == split.count
+               ? sw_fail(SW_ERR_ARG, "--pipeline-split %s has %d numbers for the %s", s->pipeline_split, split.count,
+                         name_parts(s, parts))
+               : sw_fail(SW_ERR_ARG, "--pipeline-split %s has %d turns of %d stages for the %s", s->pipeline_split,
+                         split.count / split.row, split.row, name_parts(s, parts));
 }
 
 /* Returns the floating-point operations of a layer and of the head for one token, as sw_model_flops_per_token counts

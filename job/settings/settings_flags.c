@@ -373,11 +373,12 @@ static const struct sw_option options[] = {
     {.name = "--order", TEXT(order), .commands = SHAPES, .group = TUNING, .initial = "auto",
      .value = "auto|layer|batch|N",
      .what = "micro-batches that pass through a unit before the next unit is fetched: all (layer), one (batch), or N; "
-             "auto: all that fit; on one rank with a GPU or --rates, the fastest"},
+             "auto: with several ranks all, in a pipeline one; on one rank all that fit or, with a GPU or --rates, "
+             "the fastest"},
     {.name = "--update", CHOICE(update), .commands = ALL, .group = TUNING, .initial = "auto",
      .choices = "auto|host|device",
      .what = "where AdamW runs for optimizer state on host or NVMe; device: the state streams through the device "
-             "in chunks; auto: the faster one for each unit; a GPU has all updates of layers with Muon"},
+             "in chunks; auto: the faster one for each unit; with Muon on a GPU, layers are always updated there"},
     {.name = "--speculate", CHOICE(speculate), .commands = ALL, .group = TUNING, .initial = "auto",
      .choices = "never|auto|always",
      .what = "start updates during the backward pass and redo them if the step is clipped (needs all optimizer "

@@ -470,8 +470,8 @@ static inline bool sw_plan_is_sharded(const struct sw_plan *plan, int64_t unit, 
 bool sw_plan_keeps_whole_weights(const struct sw_plan *plan, int64_t unit);
 /* Tells whether each group's gradients of a unit are reduced by themselves, so that no rank keeps accumulators of more
  * than its shard from group to group. The sums then differ by their order from those of ranks that add up their groups
- * first. Stages of a pipeline, which always have several groups, add these up first at every ZeRO stage: the sums are
- * the same, and ranks exchange them once a step. */
+ * first. The ranks of a pipeline, which always has several groups, add these up first at every ZeRO stage, so that all
+ * ZeRO stages have the same sums, and exchange them once a step. */
 bool sw_plan_reduces_groups(const struct sw_plan *plan, int64_t unit);
 /* Tells whether ranks gather quantized weights, and whether they exchange quantized gradients. */
 bool sw_plan_quantizes_weights(const struct sw_plan *plan);
