@@ -121,7 +121,7 @@ def ways_drawn_by_chance_give_the_same_bits():
     """Two stages of data ranks and tensor groups train alike, with their validation losses and clipped gradients."""
     draw, problems = random.Random(SEED), []
     tiers = ("device", "host", "nvme", "device:40%/nvme")
-    for turn in range(ROUNDS // 2):
+    for turn in range(max(1, ROUNDS // 2)):
         model, data, numbers = draw.choice(list(CONFIGS)), draw.choice((1, 2)), {}
         for way in range(4):
             place = ",".join(f"{state}={draw.choice(tiers)}" for state in ("weights", "grads", "optimizer", "acts"))

@@ -54,10 +54,10 @@ sw_status same_train_in_parts(const struct harness_spec *spec, int64_t stop, str
 /* NULL where the traces are equal bit for bit, else what differs. */
 const char *same_difference(const struct same_trace *a, const struct same_trace *b);
 
-/* The same for what a rank of several has: grains that either has not are not compared. `least_held`: of how many
- * grains `found` must have the gradients and the optimizer state. */
+/* The same for what a rank of several has: grains that one of them lacks are not compared. least_compared: of at least
+ * so many grains both must have the gradients and the optimizer state. */
 const char *same_shard_difference(const struct same_trace *expected, const struct same_trace *found,
-                                  int64_t least_held);
+                                  int64_t least_compared);
 
 /* Draws a number below another, and a placement of the four states, from SAME_SEED and a counter that goes up. */
 enum { SAME_PLACE_CHARS = 256 };

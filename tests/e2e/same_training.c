@@ -254,25 +254,25 @@ const char *same_difference(const struct same_trace *a, const struct same_trace 
     return NULL;
 }
 
-/* Grains, of grain_floats each, that both have and that differ; *held: how many `found` has. */
+/* Returns how many grains, of grain_floats each, both have and differ. Another stage or turn may have the others.
+ * *both: how many both have. */
 static int64_t differing(const float *expected, const float *found, int64_t grains, int64_t grain_floats,
-                         int64_t *held) {
+                         int64_t *both) {
     unsigned char nothing[sizeof(float)];
     int64_t count = 0;
     memset(nothing, SAME_NOT_HELD, sizeof nothing);
     for (int64_t g = 0; g < grains; g++) {
         const float *a = expected + g * grain_floats, *b = found + g * grain_floats;
-        if (!differ(b, nothing, sizeof nothing))
+        if (!differ(a, nothing, sizeof nothing) || !differ(b, nothing, sizeof nothing))
             continue;
-        ++*held;
-        if (differ(a, nothing, sizeof nothing)) /* another stage or turn may have it there */
-            count += differ(a, b, (size_t)grain_floats * sizeof *a);
+        ++*both;
+        count += differ(a, b, (size_t)grain_floats * sizeof *a);
     }
     return count;
 }
 
 const char *same_shard_difference(const struct same_trace *expected, const struct same_trace *found,
-                                  int64_t least_held) {
+                                  int64_t least_compared) {
     int64_t records = 0, grads = 0;
     const char *what = steps_difference(expected, found);
     if (what != NULL)
@@ -284,7 +284,7 @@ const char *same_shard_difference(const struct same_trace *expected, const struc
         return "masters or moments";
     if (differ(&expected->evaluation, &found->evaluation, sizeof found->evaluation))
         return "weights (by the loss of a fixed batch)";
-    return grads < least_held || records < least_held ? "fewer grains than a shard has" : NULL;
+    return grads < least_compared || records < least_compared ? "fewer grains than a shard has" : NULL;
 }
 
 enum { PLAN_STREAM = 4711 };
