@@ -395,7 +395,7 @@ static void draw_tuning(uint64_t *counter, struct training *t) {
         int first, last; /* units that the first stage has at least, and the last */
     } choices[] = {
         {{.freeze = "embedding,blocks:0"}, 3, 1},
-        {{.freeze = "*.mlp.*,*norm*"}, 1, 1},
+        {{.freeze = "*.mlp.*"}, 1, 1},
         {{.lora = {.rank = 8, .alpha = 16}}, 2, 2},
         {{.lora = {.rank = 8, .alpha = 16}, .base = SW_BASE_NF4}, 2, 2},
     };
