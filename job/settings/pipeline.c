@@ -192,7 +192,7 @@ sw_status sw_settings_check_pipeline(const struct sw_settings *s) {
         {s->smallest_machine, "--smallest-machine"},
     };
     struct split split;
-    char parts[PARTS_CHARS];
+    char parts[PARTS_CHARS], row[SW_COUNT_CHARS];
     if (s->pipeline == SW_OPTION_AUTO)
         SW_TRY(check_open(s));
     SW_TRY(check_lone_turns(s));
@@ -215,8 +215,8 @@ sw_status sw_settings_check_pipeline(const struct sw_settings *s) {
     return split.row == split.count
                ? sw_fail(SW_ERR_ARG, "--pipeline-split %s has %d numbers for the %s", s->pipeline_split, split.count,
                          name_parts(s, parts))
-               : sw_fail(SW_ERR_ARG, "--pipeline-split %s has %d turns of %d stages for the %s", s->pipeline_split,
-                         split.count / split.row, split.row, name_parts(s, parts));
+               : sw_fail(SW_ERR_ARG, "--pipeline-split %s has %d turns of %s for the %s", s->pipeline_split,
+                         split.count / split.row, sw_format_count(split.row, "stage", row), name_parts(s, parts));
 }
 
 /* Returns the floating-point operations of a layer and of the head for one token, as sw_model_flops_per_token counts

@@ -368,6 +368,7 @@ def stages_that_cannot_be_are_refused():
             ("too many turns", 4, ("--pipeline", 4, "--pipeline-interleave", 64), "256 runs", "at most 192"),
             ("a split without turns", 2, ("--pipeline", 2, "--pipeline-interleave", 2, "--pipeline-split", "2,2"), "2 numbers", "4 runs of layers"),
             ("a split of other turns", 2, ("--pipeline", 2, "--pipeline-interleave", 2, "--pipeline-split", "1+1,1+1"), "'1+1,1+1'"),
+            ("turns of one stage", 2, ("--pipeline", 2, "--pipeline-split", "2+2"), "2 turns of 1 stage for the 2 stages"),
             ("an empty turn", 2, ("--pipeline", 2, "--pipeline-interleave", 2, "--pipeline-split", "1,0,2,1"), "stage 1", "in a turn"),
             ("groups of turns", 2, ("--pipeline", 2, "--pipeline-interleave", 2, "--order", "8"), "--order 8", "2 stages"),
             ("no pipeline", 2, ("--pipeline-split", "2,2"), "--pipeline-split", "--pipeline 2 too"),
