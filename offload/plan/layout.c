@@ -403,7 +403,7 @@ static void lay_block_inputs(struct layout *layout) {
         ring |= !kept || tier != SW_DEVICE || apart;
         away |= kept && (tier != SW_DEVICE || apart);
         nvme |= kept && tier == SW_NVME;
-        if (tier != SW_DEVICE && sw_plan_received_pieces(plan, u) > 0)
+        if ((!kept || tier != SW_DEVICE) && sw_plan_received_pieces(plan, u) > 0)
             add_slot(layout, SLOT_RECEIVED, u,
                      of_pieces(sw_plan_input_bytes(plan, u), sw_plan_received_pieces(plan, u)));
         if (!kept)

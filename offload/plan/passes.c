@@ -769,8 +769,11 @@ void sw_build_send_outputs(struct sw_builder *b, const struct sw_group *group) {
         pass(b, SW_OP_SEND, group->at[w], sw_build_output_of(unit, group->first + w));
 }
 
-/* Passes the gradients at a unit's outputs. */
+/* Passes the gradients at a unit's outputs, if there are any: in front of the first trained unit, where only stages
+ * with turns have whole runs of units, no backward pass goes. */
 static void pass_grads(struct sw_builder *b, sw_op_kind kind, const struct sw_group *group, int64_t unit) {
+    if (!sw_plan_passes_back(b->plan, unit))
+        return;
     for (int64_t w = 0; w < group->count; w++)
         pass(b, kind, output_grad_place(b, group, w),
              (struct sw_what){SW_CONTENT_BLOCK_OUTPUT_GRAD, unit, group->first + w, 0, 0, 0});

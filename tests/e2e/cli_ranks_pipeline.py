@@ -186,13 +186,14 @@ def frozen_weights_and_adapters_train_in_stages():
                           ("qwen3", "--freeze", "embedding,blocks:0"), ("gpt2", "--freeze", "*.mlp.*")):
         name = f"tuned-{model}-{flags[0][2:]}"
         for ranks, what, *more in ((1, "1"), (2, "2", "--pipeline", 2), (4, "4", "--pipeline", 2),
+                                   (2, "turns", "--pipeline", 2, "--pipeline-interleave", 2, "--place", "acts=host"),
                                    (4, "away", "--pipeline", 2, "--zero", 3, "--place", EVERYTHING_AWAY),
                                    (4, "whole", "--pipeline", 2, "--zero", 0, "--order", 2)):
             together(ranks, train(f"{name}-{what}", *flags, *more, model=model, steps=FEW))
         problems += far(name, path(f"{name}-2"), path(f"{name}-1"), tolerance=TOLERANCE)
         for what in ("4", "away", "whole"):
             together(4, command("resume", path(f"{name}-{what}"), "--steps", FEW + 1))
-        for one, other in (("4", "away"), ("4", "whole"), *((("1", "2"),) if flags[1] != "*.mlp.*" else ())):
+        for one, other in (("4", "away"), ("4", "whole"), ("2", "turns"), *((("1", "2"),) if flags[1] != "*.mlp.*" else ())):
             if numbers_of(path(f"{name}-{one}")) != numbers_of(path(f"{name}-{other}")):
                 problems.append(f"{name}: other bits {other} than {one}")
         shutil.copytree(path(f"{name}-2"), path(f"{name}-moved"))
