@@ -21,8 +21,8 @@
     OF(bytes, INT, nvme_read) OF(bytes, INT, nvme_write) OF(bytes, INT, upload) OF(bytes, INT, download) \
     OF(bytes, INT, comm) \
     OF(peak, INT, device) OF(peak, INT, host) OF(peak, INT, nvme) \
-    OF(pipeline, INT, stages) OF(pipeline, INT, groups) OF(pipeline, REAL, idle) OF(pipeline, REAL, most_idle) \
-    OF(pipeline, REAL, formula) \
+    OF(pipeline, INT, stages) OF(pipeline, INT, interleave) OF(pipeline, INT, groups) OF(pipeline, REAL, idle) \
+    OF(pipeline, REAL, most_idle) OF(pipeline, REAL, formula) \
     OF(experts, REAL, load) OF(experts, INT, idle) OF(experts, REAL, aux_loss) OF(experts, REAL, z_loss) \
     OF(rewards, INT, pairs) OF(rewards, REAL, chosen) OF(rewards, REAL, rejected) OF(rewards, REAL, margin) \
     OF(rewards, REAL, accuracy)
@@ -50,7 +50,8 @@ enum {
     SW_LOG_BYTE_COUNT = 5,
     SW_LOG_PEAKS = SW_LOG_BYTES + SW_LOG_BYTE_COUNT,
     SW_LOG_PEAK_COUNT = 3,
-    SW_LOG_PIPELINE = SW_LOG_PEAKS + SW_LOG_PEAK_COUNT, /* the stages; this and the next four only of a pipeline */
+    SW_LOG_PIPELINE = SW_LOG_PEAKS + SW_LOG_PEAK_COUNT, /* the stages; this and the next five only of a pipeline */
+    SW_LOG_PIPELINE_INTERLEAVE,
     SW_LOG_PIPELINE_GROUPS,
     SW_LOG_PIPELINE_IDLE,
     SW_LOG_PIPELINE_MOST_IDLE,

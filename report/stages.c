@@ -22,7 +22,7 @@ static const char *const stage_works[WORKS] = {"forward", "backward", "other", "
 
 struct picture {
     json_t *stage[SW_MOST_STAGES]; /* the "pipeline" of each stage's timeline, owned; NULL: there is none */
-    int64_t stages, step;
+    int64_t stages, turns, step;
     double from_us; /* when the first stage began its first pass; times count from the end of the step, so it is < 0 */
 };
 
@@ -30,7 +30,13 @@ struct picture {
 struct span {
     double start_us, us;
     enum work work;
-    int64_t group;
+    int64_t group, turn;
+};
+
+/* A stage's columns: its passes, and the turns that these are of; and for how long each column does what it shows. */
+struct line {
+    char pass[COLUMNS + 1], turn[COLUMNS + 1];
+    double drawn_us[COLUMNS];
 };
 
 const char *sw_timeline_name(int stage, char out[SW_TIMELINE_NAME_CHARS]) {
@@ -66,7 +72,8 @@ static bool read_span(const json_t *entry, struct span *out) {
     *out = (struct span){.start_us = json_number_value(json_array_get(entry, 0)),
                          .us = json_number_value(json_array_get(entry, 1)),
                          .work = WORKS,
-                         .group = json_integer_value(json_array_get(entry, 3))};
+                         .group = json_integer_value(json_array_get(entry, 3)),
+                         .turn = json_integer_value(json_array_get(entry, 4))};
     for (int i = 0; work != NULL && i < WORKS; i++)
         if (strcmp(work, stage_works[i]) == 0)
             out->work = (enum work)i;
@@ -104,42 +111,44 @@ static char letter_of(const struct span *span) {
 }
 
 /* Puts a span into the columns of which no span before it has more. */
-static void draw_span(const struct picture *picture, const struct span *span, char line[COLUMNS + 1],
-                      double drawn_us[COLUMNS]) {
+static void draw_span(const struct picture *picture, const struct span *span, struct line *line) {
     const double column_us = -picture->from_us / COLUMNS, end_us = span->start_us + span->us;
     for (int c = 0; c < COLUMNS; c++) {
         const double left_us = picture->from_us + c * column_us;
         const double us = fmin(end_us, left_us + column_us) - fmax(span->start_us, left_us);
-        if (us <= drawn_us[c])
+        if (us <= line->drawn_us[c])
             continue;
-        drawn_us[c] = us;
-        line[c] = letter_of(span);
+        line->drawn_us[c] = us;
+        line->pass[c] = letter_of(span);
+        line->turn[c] = (char)(span->work <= BACKWARD ? '0' + span->turn % DIGITS : ' ');
     }
 }
 
 /* Draws a stage, and prints the shares of the step in which it computed nothing and in which it waited for others. */
 static void put_stage(const struct picture *picture, int64_t stage, FILE *to) {
-    char line[COLUMNS + 1];
-    double drawn_us[COLUMNS], share[WORKS] = {0};
+    struct line line = {.pass[0] = '\0'};
+    double share[WORKS] = {0};
     const double column_us = -picture->from_us / COLUMNS;
     size_t i;
     const json_t *entry;
     struct span span;
-    memset(line, ' ', COLUMNS);
-    line[COLUMNS] = '\0';
+    memset(line.pass, ' ', COLUMNS);
+    memset(line.turn, ' ', COLUMNS);
     /* Less than this of a column is not drawn. */
     for (int c = 0; c < COLUMNS; c++)
-        drawn_us[c] = 0.2 * column_us;
+        line.drawn_us[c] = 0.2 * column_us;
     json_array_foreach(json_object_get(picture->stage[stage], "spans"), i, entry) {
         if (!read_span(entry, &span))
             continue;
-        draw_span(picture, &span, line, drawn_us);
+        draw_span(picture, &span, &line);
         const double us = fmin(span.start_us + span.us, 0.0) - fmax(span.start_us, picture->from_us);
         share[span.work] += fmax(us, 0.0) / -picture->from_us;
     }
     const double idle = 1.0 - share[FORWARD] - share[BACKWARD] - share[OTHER];
-    fprintf(to, "stage %2lld |%s|%4.0f%% %4.0f%%\n", (long long)stage, line, 100.0 * fmax(idle, 0.0),
+    fprintf(to, "stage %2lld |%s|%4.0f%% %4.0f%%\n", (long long)stage, line.pass, 100.0 * fmax(idle, 0.0),
             100.0 * share[WAIT]);
+    if (picture->turns > 1)
+        fprintf(to, "    turn |%s|\n", line.turn);
 }
 
 static void put_picture(const struct picture *picture, FILE *to) {
@@ -153,6 +162,15 @@ static void put_picture(const struct picture *picture, FILE *to) {
     fputs("0 to 9: forward pass of the group with that last digit; a to j: backward pass of\n"
           "group 0 to 9; . waits for another stage; + other work; blank: waits otherwise\n",
           to);
+    if (picture->turns > 1)
+        fprintf(to, "turn: the run of layers that a pass is of, the stage's first to last: 0 to %lld%s\n",
+                (long long)(picture->turns - 1), picture->turns > DIGITS ? ", by its last digit" : "");
+}
+
+/* Returns the turns of each stage. Logs from before there were turns lack them. */
+static int64_t turns_of(const struct sw_curves *curves) {
+    const double turns = curves->last.value[SW_LOG_PIPELINE_INTERLEAVE];
+    return turns > 1.0 && turns <= SW_MOST_VIRTUAL_STAGES ? (int64_t)turns : 1;
 }
 
 /* Prints the shares of the steps after `after_step`; without one, those of the last step, the first of its start. */
@@ -161,17 +179,21 @@ static void put_shares(const struct sw_curves *curves, int64_t after_step, FILE 
     int64_t steps;
     double idle = sw_curves_median(curves, SW_LOG_PIPELINE_IDLE, after_step, &steps);
     double most = sw_curves_median(curves, SW_LOG_PIPELINE_MOST_IDLE, after_step, NULL);
-    char count[SW_COUNT_CHARS];
+    const long long turns = turns_of(curves);
+    char count[SW_COUNT_CHARS], in_turns[32] = "";
+    if (turns > 1)
+        snprintf(in_turns, sizeof in_turns, " in %lld turns", turns);
     if (steps == 0) {
         idle = last[SW_LOG_PIPELINE_IDLE];
         most = last[SW_LOG_PIPELINE_MOST_IDLE];
     }
-    fprintf(to, "a pipeline of %.0f stages; a step has %.0f groups of micro-batches\n", last[SW_LOG_PIPELINE],
-            last[SW_LOG_PIPELINE_GROUPS]);
+    fprintf(to, "a pipeline of %.0f stages%s; a step has %.0f groups of micro-batches\n", last[SW_LOG_PIPELINE],
+            in_turns, last[SW_LOG_PIPELINE_GROUPS]);
     fprintf(to,
             "idle for %.1f%% of a step, the mean of all ranks (most: %.1f%%), in %s;\n"
-            "(p-1)/(m+p-1) of p stages and m groups: %.1f%%, if all only computed\n",
+            "%s: %.1f%%, if all only computed\n",
             100.0 * idle, 100.0 * most, sw_format_count(sw_max_i64(steps, 1), "step", count),
+            turns > 1 ? "(p-1)/(Vm+p-1) of p stages, V turns and m groups" : "(p-1)/(m+p-1) of p stages and m groups",
             100.0 * last[SW_LOG_PIPELINE_FORMULA]);
 }
 
@@ -181,7 +203,7 @@ sw_status sw_stages_describe(const char *folder, const struct sw_curves *curves,
     *out = NULL;
     if (curves->steps == 0 || !(stages > 1.0 && stages <= SW_MOST_STAGES))
         return SW_OK;
-    struct picture picture = {.stages = (int64_t)stages};
+    struct picture picture = {.stages = (int64_t)stages, .turns = turns_of(curves)};
     FILE *to = open_memstream(out, &bytes);
     if (to == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to describe the pipeline");

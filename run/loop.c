@@ -656,6 +656,7 @@ static void note_stages(const struct sw_plan *plan, const struct sw_step_result 
     if (sw_plan_stages(plan) == 1)
         return;
     record->pipeline.stages = sw_plan_stages(plan);
+    record->pipeline.interleave = sw_plan_turns(plan);
     record->pipeline.groups = sw_plan_groups(plan);
     record->pipeline.idle = fmax(0.0, 1.0 - result->mean_compute_seconds / result->seconds);
     record->pipeline.most_idle = fmax(0.0, 1.0 - result->least_compute_seconds / result->seconds);

@@ -27,10 +27,11 @@ struct sw_step_record {
     int64_t tokens;            /* tokens of this step, over all ranks */
     struct sw_rewards rewards; /* --dpo; left out of the line if there are no pairs */
     struct {
-        int64_t stages, groups; /* of ranks, and of micro-batches that pass through the stages one after the other */
-        double idle, most_idle; /* share of the step in which compute lanes waited: mean and most of all ranks */
-        double formula;         /* sw_plan_equal_bubble */
-    } pipeline;                 /* left out of the line if `stages` is 0 */
+        int64_t stages, interleave; /* of ranks, and the turns of each stage */
+        int64_t groups;             /* of micro-batches that pass through the stages one after the other */
+        double idle, most_idle;     /* share of the step in which compute lanes waited: mean and most of all ranks */
+        double formula;             /* sw_plan_equal_bubble */
+    } pipeline;                     /* left out of the line if `stages` is 0 */
     struct {
         double load;             /* the tokens of the busiest expert over the mean of its layer; 0: none were counted */
         int64_t idle;            /* experts of all layers without a token */

@@ -377,6 +377,7 @@ struct stage_span {
     int64_t start_ns, end_ns;
     stage_work work;
     int64_t group; /* -1: none */
+    int turn;      /* -1: none */
 };
 
 /* One walk over the compute lane, and beside it over the comm lane. */
@@ -397,16 +398,17 @@ static void put_stage_span(struct stage_walk *walk) {
     if (span->end_ns - span->start_ns <= walk->gap_ns)
         return;
     if (walk->out != NULL)
-        fprintf(walk->out, "%s[%.1f,%.1f,\"%s\",%" PRId64 "]", walk->spans > 0 ? "," : "",
+        fprintf(walk->out, "%s[%.1f,%.1f,\"%s\",%" PRId64 ",%d]", walk->spans > 0 ? "," : "",
                 (double)(span->start_ns - walk->origin_ns) * 1e-3, (double)(span->end_ns - span->start_ns) * 1e-3,
-                stage_works[span->work], span->group);
+                stage_works[span->work], span->group, span->turn);
     walk->spans++;
 }
 
 /* Adds a span to the last one if it does the same. */
 static void add_stage_span(struct stage_walk *walk, struct stage_span span) {
     struct stage_span *last = &walk->last;
-    if (last->work == span.work && last->group == span.group && span.start_ns - last->end_ns <= walk->gap_ns) {
+    const bool same = last->work == span.work && last->group == span.group && last->turn == span.turn;
+    if (same && span.start_ns - last->end_ns <= walk->gap_ns) {
         last->end_ns = span.end_ns;
         return;
     }
@@ -424,7 +426,8 @@ static struct stage_span pass_of(const struct stage_walk *walk, int32_t number) 
     return (struct stage_span){.start_ns = walk->times[number].start_ns,
                                .end_ns = walk->times[number].end_ns,
                                .work = passes ? pass : STAGE_OTHER,
-                               .group = passes ? op->micro / sw_plan_group(walk->plan) : -1};
+                               .group = passes ? op->micro / sw_plan_group(walk->plan) : -1,
+                               .turn = passes ? sw_plan_turn_of(walk->plan, op->unit) : -1};
 }
 
 static bool waits_for_stages(const struct sw_op *op) {
@@ -446,14 +449,14 @@ static void add_waits(struct stage_walk *walk, int64_t from_ns, int64_t to_ns) {
         if (start_ns >= to_ns)
             break;
         if (waits_for_stages(&program->op[number]))
-            add_stage_span(walk, (struct stage_span){start_ns, end_ns, STAGE_WAIT, -1});
+            add_stage_span(walk, (struct stage_span){start_ns, end_ns, STAGE_WAIT, -1, -1});
     }
 }
 
 static int64_t walk_stage(struct stage_walk *walk) {
     const struct sw_program *program = walk->program;
     int64_t free_ns = INT64_MIN;
-    walk->last = (struct stage_span){.group = -1};
+    walk->last = (struct stage_span){.group = -1, .turn = -1};
     walk->next_comm = 0;
     for (int32_t i = 0; i < program->lane_count[SW_LANE_COMPUTE]; i++) {
         const int32_t number = program->lane_op[SW_LANE_COMPUTE][i];
@@ -494,9 +497,10 @@ void sw_stage_write(const struct sw_plan *plan, const struct sw_program *program
         walk.spans = 0;
     }
     fprintf(out,
-            "{\"stage\":%d,\"stages\":%d,\"groups\":%" PRId64 ",\"formula\":%.6f,\"busy_seconds\":%.9f,\"spans\":[",
-            plan->spec.pipeline.stage, sw_plan_stages(plan), sw_plan_groups(plan), sw_plan_equal_bubble(plan),
-            (double)busy_ns * 1e-9);
+            "{\"stage\":%d,\"stages\":%d,\"interleave\":%d,\"groups\":%" PRId64
+            ",\"formula\":%.6f,\"busy_seconds\":%.9f,\"spans\":[",
+            plan->spec.pipeline.stage, sw_plan_stages(plan), sw_plan_turns(plan), sw_plan_groups(plan),
+            sw_plan_equal_bubble(plan), (double)busy_ns * 1e-9);
     walk.spans = 0;
     walk.out = out;
     walk_stage(&walk);

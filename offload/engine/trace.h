@@ -64,12 +64,12 @@ void sw_timeline_write(const struct sw_plan *plan, const struct sw_program *prog
 enum { SW_STAGE_SPANS = 1200 };
 
 /* Writes what a stage of a pipeline did in one program, as a JSON object with the fields
- * - "stage", "stages", "groups", "formula": its number, the number of stages and of groups of micro-batches, and
- *   sw_plan_equal_bubble;
+ * - "stage", "stages", "interleave", "groups", "formula": its number, the number of stages, of the turns of each, and
+ * of groups of micro-batches, and sw_plan_equal_bubble;
  * - "busy_seconds": of its compute lane;
- * - "spans": [start_us, duration_us, "what", group], in order of time and not overlapping: what is "forward" or
- *   "backward", a group's pass; "other", work of no group (-1); or "wait", in which the compute lane had nothing to run
- *   while the comm lane passed bytes to or from another stage, or told the others its sums.
+ * - "spans": [start_us, duration_us, "what", group, turn], in order of time and not overlapping: what is "forward" or
+ *   "backward", a group's pass in a turn; "other", work of no group and turn (-1); or "wait", in which the compute lane
+ *   had nothing to run while the comm lane passed bytes to or from another stage, or told the others its sums.
  *
  * Times count from the end of the step's summary, which all ranks reach together, so that they are negative, and those
  * of stages on machines with other clocks can be compared. Spans too short to be seen are left out. */

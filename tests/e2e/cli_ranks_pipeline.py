@@ -337,7 +337,7 @@ def a_report_shows_the_stages():
         with open(os.path.join(run, f"timeline.stage-{stage}.json" if stage > 0 else "timeline.json"), encoding="utf-8") as file:
             kept = json.load(file)
         spans = kept["pipeline"]["spans"]
-        passes = [(what, group) for _, _, what, group in spans if what in ("forward", "backward")]
+        passes = [(what, group) for _, _, what, group, _ in spans if what in ("forward", "backward")]
         if kept["step"] != 10 or {group for _, group in passes} - set(range(groups)) or any(
                 before[0] + before[1] > after[0] + 0.2 for before, after in zip(spans, spans[1:])) or spans[-1][0] + spans[-1][1] > 0.2:
             problems.append(f"stage {stage} of step {kept['step']}: {spans}")
@@ -349,7 +349,21 @@ def a_report_shows_the_stages():
     left = sorted(name for name in os.listdir(run) if name.startswith("timeline"))
     problems += [] if left == ["timeline.json", "timeline.stage-1.json"] else [f"stages that are no more leave {left}"]
     shown = must("report", run, "--out", path("drawn.html")).out
-    return problems + ([] if "no picture" in shown and "idle for" in shown else [f"without a stage's timeline: {shown}"])
+    problems += [] if "no picture" in shown and "idle for" in shown else [f"without a stage's timeline: {shown}"]
+    together(2, command("resume", run, "--pipeline-split", "1,1+1,1", "--steps", 24))
+    lines = must("report", run, "--out", path("drawn.html")).out.splitlines()[1:]
+    turns = [line.split("|")[1] for line in lines if line.startswith("    turn |")]
+    logged = steps_of(run)[-1]["pipeline"]
+    if (max(map(len, lines)) > 80 or "a pipeline of 2 stages in 2 turns" not in lines[0] or "(p-1)/(Vm+p-1)" not in lines[2] or "5.9%" not in lines[2]
+            or len(turns) != 2 or any(set(line) - {" "} != {"0", "1"} for line in turns) or logged["interleave"] != 2
+            or abs(logged["formula"] - 1 / (2 * groups + 1)) > 1e-6):
+        problems.append(f"the report says of turns {lines}; the log {logged}")
+    with open(os.path.join(run, "timeline.stage-1.json"), encoding="utf-8") as file:
+        passes = {(what, group, turn) for _, _, what, group, turn in json.load(file)["pipeline"]["spans"] if what in ("forward", "backward")}
+    # The last turn's forward passes of the last stage end with the head, which is of the backward passes.
+    if {(what, turn) for what, _, turn in passes} != {(what, turn) for what in ("forward", "backward") for turn in range(2)}:
+        problems.append(f"the passes of a stage in turns are {sorted(passes)}")
+    return problems
 
 
 def stages_that_cannot_be_are_refused():

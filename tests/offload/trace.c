@@ -279,6 +279,7 @@ static void test_a_stage_waits_for_another(void **state) {
     struct fixture f;
     open_trace(&f, 8);
     f.plan.spec.pipeline.stages = 2;
+    f.plan.spec.pipeline.bound[1] = 1;
     f.plan.spec.micro_batches = 2;
     f.plan.spec.group = 1;
     const struct sw_op_times times[STAGE_OPS] = {
@@ -288,10 +289,10 @@ static void test_a_stage_waits_for_another(void **state) {
         {.start_ns = 1077000, .end_ns = 1080000},
     };
     char *text = stage_of(&f, times);
-    assert_string_equal(text,
-                        "{\"stage\":0,\"stages\":2,\"groups\":2,\"formula\":0.333333,\"busy_seconds\":0.000060000,"
-                        "\"spans\":[[-80.0,10.0,\"forward\",0],[-70.0,10.0,\"forward\",1],[-60.0,14.0,\"wait\",-1],"
-                        "[-44.0,20.0,\"backward\",0],[-24.0,20.0,\"backward\",1],[-3.0,3.0,\"wait\",-1]]}");
+    assert_string_equal(text, "{\"stage\":0,\"stages\":2,\"interleave\":1,\"groups\":2,\"formula\":0.333333,"
+                              "\"busy_seconds\":0.000060000,\"spans\":[[-80.0,10.0,\"forward\",0,0],"
+                              "[-70.0,10.0,\"forward\",1,0],[-60.0,14.0,\"wait\",-1,-1],[-44.0,20.0,\"backward\",0,0],"
+                              "[-24.0,20.0,\"backward\",1,0],[-3.0,3.0,\"wait\",-1,-1]]}");
     free(text);
     sw_trace_destroy(f.trace);
 }

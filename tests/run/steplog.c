@@ -107,7 +107,7 @@ static void test_longest_line_fits(void **state) {
     record.bytes.nvme_read = record.bytes.nvme_write = record.bytes.upload = record.bytes.download = INT64_MIN;
     record.experts.load = -longest;
     record.experts.aux_loss = record.experts.z_loss = longest;
-    record.experts.idle = record.pipeline.groups = INT64_MIN;
+    record.experts.idle = record.pipeline.groups = record.pipeline.interleave = INT64_MIN;
     record.pipeline.stages = record.rewards.pairs = INT64_MAX;
     record.pipeline.idle = record.pipeline.most_idle = record.pipeline.formula = longest;
     record.bytes.comm = record.peak.device = record.peak.host = record.peak.nvme = record.tokens = INT64_MIN;
