@@ -336,6 +336,12 @@ static const char *argument_of(const struct sw_settings *settings, const char *f
     return argument;
 }
 
+/* Tells whether the command has a flag: if train has it, but for turns where --pipeline auto has chosen no stages. */
+static bool command_has(const struct sw_settings *settings, const char *flag) {
+    return sw_options_have(&sw_train_command, flag) &&
+           (settings->pipeline > 1 || strcmp(flag, "--pipeline-interleave") != 0);
+}
+
 /* Prints the command on one line, so that it can be copied. A flag's values follow it up to the next flag. */
 static void print_command(const struct sw_settings *settings, int argc, char *const *argv) {
     const char *flag = "";
@@ -347,7 +353,7 @@ static void print_command(const struct sw_settings *settings, int argc, char *co
         printf("%*sspillway train", INDENT, "");
     for (int i = 0; i < argc; i++) {
         if (strncmp(argv[i], "--", 2) == 0)
-            kept = sw_options_have(&sw_train_command, flag = argv[i]);
+            kept = command_has(settings, flag = argv[i]);
         if (kept)
             print_argument(argument_of(settings, flag, argv[i], number));
     }

@@ -666,7 +666,7 @@ sw_status sw_settings_resolve(struct sw_settings *s, const struct sw_model_confi
     if (s->tensor == SW_OPTION_AUTO && sw_settings_ranks(s) == 1)
         s->tensor = 1;
     if (s->pipeline == SW_OPTION_AUTO && sw_settings_ranks(s) == 1)
-        s->pipeline = 1;
+        s->pipeline = s->pipeline_interleave = 1;
     SW_TRY(check_frozen(s, config));
     resolve_lr(s);
     SW_TRY(sw_as_usage(sw_settings_resolve_muon(s, device)));

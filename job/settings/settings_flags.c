@@ -617,11 +617,11 @@ static json_t *absolute(const json_t *value) {
 
 /* Prints everything as it was given, "auto" included, with three exceptions. Paths become absolute; those of the
  * settings already are, but text may have been replaced by its tokens there. The learning rate is the run's: another
- * version might choose another. The size of tensor groups, the stages with their layers and the experts of a unit are
- * the run's: bits depend on them, and other measurements might choose others. */
+ * version might choose another. The size of tensor groups, the stages with their turns and layers and the experts of a
+ * unit are the run's: bits depend on them, and other measurements might choose others. */
 static void print_pairs(FILE *to, json_t *given, const json_t *now, const json_t *defaults) {
-    static const char *const resolved[] = {"lr",           "model",    "nvme",           "tensor",
-                                           "expert_group", "pipeline", "pipeline_split", NULL};
+    static const char *const resolved[] = {
+        "lr", "model", "nvme", "tensor", "expert_group", "pipeline", "pipeline_interleave", "pipeline_split", NULL};
     static const char *const texts[] = {"data", "val", NULL};
     const char *key;
     json_t *value;

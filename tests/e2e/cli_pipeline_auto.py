@@ -58,7 +58,14 @@ def people_read_what_was_compared():
     said = must("plan", *FOUR_NODES, "--pipeline", "auto").out
     problems = [] if "--pipeline auto is --pipeline 2, by predicted step:" in said else [said]
     command = next((line for line in said.splitlines() if "spillway train" in line), "")
-    return problems + ([] if "--pipeline 2" in command and "auto" not in command else [f"the command is {command!r}"])
+    problems += [] if "--pipeline 2" in command and "auto" not in command else [f"the command is {command!r}"]
+    # One stage has no turns.
+    for ranks, words in ((1, ""), (2, "--pipeline auto is --pipeline 1")):
+        said = must("plan", "--model", "gpt2-124m", "--machine", "h100", "--ranks", ranks, "--batch-tokens", 49152, "--seq", 1024, "--pipeline", "auto",
+                    "--pipeline-interleave", 2).out
+        command = next((line for line in said.splitlines() if "spillway train" in line), "")
+        problems += [] if words in said and "--pipeline 1" in command and "interleave" not in command else [f"one stage of {ranks} ranks: {said}"]
+    return problems
 
 
 def what_it_does_not_work_with_is_named():
@@ -92,7 +99,10 @@ def a_run_keeps_what_auto_chose():
         kept = program.read_json(os.path.join(auto, "run.json"))["settings"]
         if (kept["pipeline"], kept["pipeline_split"]) != (2, split):
             problems.append(f"resume {flags}: {kept}")
-    must("train", *begin, "--run", os.path.join(folder, "alone"), "--pipeline", "auto")
+    must("train", *begin, "--run", os.path.join(folder, "alone"), "--pipeline", "auto", "--pipeline-interleave", 2)
+    with open(os.path.join(folder, "alone", "recipe.yaml"), encoding="utf-8") as file:
+        recipe = file.read()
+    problems += [f"the recipe of one rank: {recipe}"] if "pipeline" in recipe else []
     must("resume", os.path.join(folder, "alone"), "--pipeline-split", "2,0", "--steps", 3, ranks=2)
     for flags, words in ((("--pipeline-split", "2"), "has one stage"), (("--pipeline", 1, "--pipeline-split", "1,1"), "--pipeline 2 too"),
                          (("--pipeline-split", "one"), "'one'"), (("--pipeline", "auto", "--pipeline-split", "1,1"), "--pipeline auto")):
