@@ -47,10 +47,38 @@ static const char *name_layers(const struct sw_job *job, int64_t stage, char out
     return out;
 }
 
+/* Prints a row for each stage. Layers have a column if it fits 80 columns of text, else lines of their own. */
+static void print_table(const struct sw_plan_stages *stages, const struct sw_job *job) {
+    enum { GAP = 2, MOST_LAYERS_WIDTH = 15 };
+    char layers[LAYERS_CHARS];
+    int width = (int)strlen("layers") + GAP;
+    for (int64_t stage = 0; stage < stages->count; stage++)
+        width = (int)sw_max_i64(width, (int64_t)strlen(name_layers(job, stage, layers)) + GAP);
+    const bool is_column = width <= MOST_LAYERS_WIDTH;
+    width = is_column ? width : 0;
+    printf("  stage%*s%10s%12s%12s%12s  %s\n", width, is_column ? "layers" : "", "step", "device", "host", "disk",
+           "limited by");
+    for (int64_t stage = 0; stage < stages->count; stage++) {
+        const struct sw_stage_price *price = &stages->stage[stage];
+        const bool known = isfinite(price->step.step_s);
+        char device[SW_SIZE_CHARS], host[SW_SIZE_CHARS], disk[SW_SIZE_CHARS], time[SW_TIME_TEXT_CHARS];
+        printf("  %5lld%*s%10s%12s%12s%12s  %s\n", (long long)stage, width,
+               is_column ? name_layers(job, stage, layers) : "",
+               known ? sw_format_seconds(price->step.step_s, time) : "unknown",
+               sw_format_size(price->peak_bytes[SW_DEVICE], device), sw_format_size(price->peak_bytes[SW_HOST], host),
+               sw_format_size(price->disk_bytes, disk), known ? price->step.bottleneck : "");
+    }
+    for (int64_t stage = 0; !is_column && stage < stages->count; stage++) {
+        printf("%*s", INDENT, "");
+        sw_command_print(INDENT, 2 * INDENT, "layers of stage %lld: %s", (long long)stage,
+                         name_layers(job, stage, layers));
+    }
+}
+
 void sw_plan_stages_print(const struct sw_plan_stages *stages, const struct sw_job *job) {
     const struct sw_simulation *step = sw_plan_stages_step(stages, job);
     const long long turns = sw_settings_turns(job->settings);
-    char ranks[SW_COUNT_CHARS], groups[SW_COUNT_CHARS], layers[LAYERS_CHARS], in_turns[32] = "";
+    char ranks[SW_COUNT_CHARS], groups[SW_COUNT_CHARS], in_turns[32] = "";
     if (stages->count == 0)
         return;
     if (turns > 1)
@@ -65,19 +93,7 @@ void sw_plan_stages_print(const struct sw_plan_stages *stages, const struct sw_j
         sw_command_print(0, INDENT,
                          "each rank adds up its micro-batches' gradients, whole at every --zero, and the ranks of a "
                          "stage exchange them once a step");
-    int width = (int)strlen("layers") + 2;
-    for (int64_t stage = 0; stage < stages->count; stage++)
-        width = (int)sw_max_i64(width, (int64_t)strlen(name_layers(job, stage, layers)) + 2);
-    printf("  stage%*s%11s%13s%13s%13s  %s\n", width, "layers", "step", "device", "host", "disk", "limited by");
-    for (int64_t stage = 0; stage < stages->count; stage++) {
-        const struct sw_stage_price *price = &stages->stage[stage];
-        const bool known = isfinite(price->step.step_s);
-        char device[SW_SIZE_CHARS], host[SW_SIZE_CHARS], disk[SW_SIZE_CHARS], time[SW_TIME_TEXT_CHARS];
-        printf("  %5lld%*s%11s%13s%13s%13s  %s\n", (long long)stage, width, name_layers(job, stage, layers),
-               known ? sw_format_seconds(price->step.step_s, time) : "unknown",
-               sw_format_size(price->peak_bytes[SW_DEVICE], device), sw_format_size(price->peak_bytes[SW_HOST], host),
-               sw_format_size(price->disk_bytes, disk), known ? price->step.bottleneck : "");
-    }
+    print_table(stages, job);
 }
 
 static json_t *stage_json(const struct sw_job *job, int64_t stage, const struct sw_stage_price *price) {
