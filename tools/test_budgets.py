@@ -26,7 +26,7 @@ BUDGETS = {
     "io/store_power": 20, "io/store_ranks": 15, "kernels/kernels_attention": 25, "kernels/kernels_attention_ptx": 30,
     "kernels/kernels_attention_small": 10, "kernels/kernels_columns_ptx": 10, "kernels/kernels_cross_entropy": 10,
     "kernels/kernels_cross_entropy_ptx": 10, "kernels/kernels_experts": 10, "kernels/kernels_gemm": 10,
-    "kernels/kernels_grouped_gemm": 10, "kernels/kernels_self_test": 15, "kernels/kernels_self_test_ptx": 40,
+    "kernels/kernels_grouped_gemm": 10, "kernels/kernels_muon": 8, "kernels/kernels_self_test": 15, "kernels/kernels_self_test_ptx": 40,
     "kernels/ptx_planted": 30, "library/crash": 10, "library/cuda": 10, "library/missing": 15, "library/package": 20,
     "library/processes": 15, "library/program": 10, "library/failures": 10, "library/sharded": 15, "library/torch_adamw": 90, "library/torch_cuda": 15, "library/torch_fsdp": 90,
     "library/torch_hazards": 20, "library/torch_kills": 30, "library/torch_modules": 30, "library/torch_offload": 40,
