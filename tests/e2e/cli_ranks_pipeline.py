@@ -296,11 +296,11 @@ def runs_of_stages_are_read_whole():
 
 
 def a_killed_rank_loses_nothing():
-    """The others end and name it; resumes go on with the same bits, whatever rank it was."""
+    """The others end and name it; resumes go on with the same bits, whatever rank it was, and with turns as without."""
     draw, problems = random.Random(SEED), []
     flags = ("--pipeline", 2, "--place", "weights=host,grads=nvme,optimizer=nvme")
     for turn in range(ROUNDS):
-        arguments = train("lost", *flags, steps=100000, timeout_s=TIMEOUT_S) if turn == 0 else command("resume", path("lost"))
+        arguments = train("lost", *flags, "--pipeline-interleave", 2, steps=100000, timeout_s=TIMEOUT_S) if turn == 0 else command("resume", path("lost"))
         job = Job(path("job.log"), 4, arguments).wait_for("  loss ")
         time.sleep(draw.random())
         victim, found = draw.randrange(4), job.processes()
