@@ -2,43 +2,29 @@
 near the training on the CPU; what `plan` says; what is refused."""
 
 import json
-import os
-import shutil
 
 import program
+import runs
 from program import script_test
 
-SCRATCH = program.scratch_folder()
-SEQ, STEPS, MORE = 16, 2, 4
-DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(3, 60 * SEQ))
+SEQ, MORE = 16, 4
 # States that a place does not name are on the device, and so are updates of AdamW, so that nothing is left to choose.
 CLOSED = {"weights": "device", "acts": "device", "grads": "device", "optimizer": "device"}
 PLACES = ({}, {"optimizer": "host", "grads": "host"}, {"optimizer": "device:30%/host:30%/nvme", "weights": "nvme", "grads": "nvme"})
-MODEL = ("--model", "gpt2-tiny", "--optimizer", "muon", "--seq", SEQ, "--micro-batch", 1, "--batch-tokens", 2 * SEQ, "--threads", 1)
 # An iteration in bf16 whose sums have another order: the losses of the first steps differ by less than this share.
 NEAR = 1e-3
 
 
-def path(name):
-    return os.path.join(SCRATCH, name)
+def placed(place):
+    return ",".join(map("=".join, (CLOSED | place).items()))
 
 
-def train(run, *more, place=None, steps=STEPS, device="cuda", update="device"):
-    placed = ",".join(map("=".join, (CLOSED | (place or {})).items()))
-    return ["train", *MODEL, "--init", "--data", DATA, "--run", path(run), "--steps", steps, "--schedule-steps", MORE, "--lr", 1e-3,
-            "--chunk-grains", 2, "--precision", "fp32", "--order", "batch", "--update", update, "--device", device, "--place", placed, *more]
-
-
-def exported(run):
-    out = path("weights")
-    shutil.rmtree(out, ignore_errors=True)
-    program.must("export", path(run), out)
-    with open(os.path.join(out, "model.safetensors"), "rb") as file:
-        return file.read()
-
-
-def losses(run):
-    return [line["loss"] for line in program.steps_of(path(run))]
+class Run(runs.Run):
+    data = (runs.text_file(seed=3, characters=60 * SEQ),)
+    shape = ("--seq", SEQ, "--micro-batch", 1, "--batch-tokens", 2 * SEQ, "--threads", 1)
+    steps = MORE
+    flags = ("--optimizer", "muon", "--lr", 1e-3, "--chunk-grains", 2, "--precision", "fp32", "--order", "batch", "--update", "device",
+             "--device", "cuda", "--place", placed({}))
 
 
 def state_has_the_same_bits_everywhere():
@@ -46,11 +32,10 @@ def state_has_the_same_bits_everywhere():
     problems, ends = [], {}
     for number, place in enumerate(PLACES):
         for form in ("fp32", "bf16", "8bit") if number != 1 else ("fp32",):
-            run = f"{form}-{number}"
-            program.must(*train(run, "--optimizer-state", form, place=place))
-            program.must("resume", path(run), "--steps", MORE)
-            program.must("verify", path(run))
-            ends.setdefault(form, []).append((program.numbers_of(path(run)), exported(run)))
+            run = Run(f"{form}-{number}", "--optimizer-state", form, "--place", placed(place), "--steps", 2).train()
+            run.resume("--steps", MORE)
+            program.must("verify", run.path())
+            ends.setdefault(form, []).append((run.numbers(), run.weights()))
     problems += [f"{form}: a place has other bits" for form, found in ends.items() if any(end != found[0] for end in found)]
     if len({found[0][1] for found in ends.values()}) < len(ends):
         problems.append("momenta of two forms train alike")
@@ -58,22 +43,22 @@ def state_has_the_same_bits_everywhere():
 
 
 def the_cpu_trains_alike():
-    program.must(*train("cpu", device="cpu", steps=MORE))
-    found, wanted = losses("fp32-0"), losses("cpu")
+    found, wanted = Run("fp32-0").losses(), Run("cpu", "--device", "cpu").train().losses()
     far = [step for step, (a, b) in enumerate(zip(found, wanted, strict=True)) if abs(a - b) > NEAR * b]
     problems = [f"losses {found} and on the CPU {wanted}"] if far else []
     return problems + ([] if found[-1] < found[0] else [f"the loss does not fall: {found}"])
 
 
 def a_killed_run_goes_on_with_the_same_bits():
-    process = program.start(*train("killed", place=PLACES[2], steps=MORE))
+    run = Run("killed", "--place", placed(PLACES[2]))
+    process = program.start(*run.words())
     while not process.stderr.readline().startswith("step 2/"):
         pass
     process.kill()
     process.wait()
     process.stderr.close()
-    program.must("resume", path("killed"))
-    return [] if exported("killed") == exported("fp32-0") else ["other weights after a kill"]
+    run.resume()
+    return [] if run.weights() == Run("fp32-0").weights() else ["other weights after a kill"]
 
 
 def plan_says_where_updates_run():
@@ -92,12 +77,8 @@ def plan_says_where_updates_run():
 
 
 def what_a_gpu_cannot_is_refused():
-    problems = program.refused("updates on the host", train("new", update="host"), "--optimizer muon", "--update host",
-                               "leave --update out", status=2)
-    problems += program.refused("little memory", train("new", "--device-memory", "2MiB"), "does not fit", "--device-memory")
-    if os.path.exists(path("new")):
-        problems.append("a refused run is left")
-    return problems
+    return [*Run("new", "--update", "host").refused("--optimizer muon", "--update host", "leave --update out", status=2),
+            *Run("new", "--device-memory", "2MiB").refused("does not fit", "--device-memory")]
 
 
 script_test.run(state_has_the_same_bits_everywhere, the_cpu_trains_alike, a_killed_run_goes_on_with_the_same_bits,
