@@ -33,10 +33,10 @@ typedef enum {
     /* For units whose matrices Muon updates: records as in bf16, and wide grains; but the record of a grain of such
        matrices holds master | momentum, each SW_GRAIN_ELEMS floats. So every parameter takes 8 bytes. */
     SW_OPTIMIZER_MUON,
-    /* The same with records as in 8bit, and a momentum in bf16, in records of the bytes of 8bit. Runs that older
-       versions began keep it. */
+    /* Muon with records as in 8bit, and its own of the same bytes: master | momentum in bf16 | zeros. Runs that were
+       begun before there were packed formats keep it. */
     SW_OPTIMIZER_MUON_BF16_PADDED,
-    /* The same without padding (struct sw_records): momenta in bf16 or, with scales, in 8 bits, all else as in 8bit. */
+    /* Muon without padding (struct sw_records): momenta in bf16 or, with scales, in 8 bits, all else as in 8bit. */
     SW_OPTIMIZER_MUON_BF16,
     SW_OPTIMIZER_MUON_8BIT,
     SW_OPTIMIZER_LAYOUTS
@@ -82,12 +82,14 @@ int64_t sw_optimizer_grain_bytes(sw_optimizer_format format);
 int64_t sw_optimizer_muon_bytes(sw_optimizer_format format);
 
 /* How the records of a run of a unit's grains lie, in memory and in a store: first those of Muon's grains, then the
- * others. Grains are counted from the first of the run. In a packed format grains that are multiples of
- * SW_RECORD_GROUP begin at a page, whatever grains the run has of Muon: the records of AdamW's lie as if all before
- * them had their size, less whole pages. So a transfer may begin and end at any such grain, or at the end of the run,
- * where it ends with the page. */
+ * others. Grains are counted from the first of the run. In a packed format every SW_RECORD_GROUP-th grain begins at a
+ * page, however many grains of the run are Muon's: a record of AdamW's lies where it would if all records before it had
+ * its size, less whole pages. So a transfer may begin and end at any such grain, or end with the run, and then with
+ * the page. */
 struct sw_records {
-    int64_t muon_grains, muon_bytes, grain_bytes;
+    int64_t muon_grains; /* grains that Muon updates, the first of the run */
+    int64_t muon_bytes;  /* bytes of the record of each of these */
+    int64_t grain_bytes; /* bytes of the record of each other grain */
 };
 enum { SW_RECORD_GROUP = 16 };
 
@@ -100,7 +102,7 @@ static inline int64_t sw_record_bytes(const struct sw_records *records, int64_t 
 }
 /* Returns the bytes of records from where one begins, up to the page in which the last ends. */
 int64_t sw_records_bytes(const struct sw_records *records, int64_t first, int64_t count);
-/* Returns how much less they take than if all had the size of AdamW's: whole pages. */
+/* Returns how many bytes less, whole pages, a run takes than if all its records had the size of AdamW's. */
 int64_t sw_records_saved(const struct sw_records *records);
 /* Returns the grains at whose multiples a run of records may be cut: SW_RECORD_GROUP or 1. */
 static inline int64_t sw_records_group(sw_optimizer_format format) {

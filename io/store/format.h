@@ -211,8 +211,8 @@ sw_status sw_area_init(struct sw_area *area, int64_t unit_count, int file_count,
 sw_status sw_area_init_records(struct sw_area *area, int64_t unit_count, int file_count, sw_optimizer_format format);
 void sw_area_free(struct sw_area *area);
 
-/* Grains [first[u], first[u] + grains[u]) of each unit, the first muon[u] of which Muon updates. first, muon: NULL: all
- * 0. */
+/* Grains [first[u], first[u] + grains[u]) of each unit u, of which Muon updates the first muon[u]. `first` and `muon`
+ * may be NULL: all 0. */
 struct sw_held_grains {
     const int64_t *first, *grains, *muon;
 };
@@ -229,10 +229,11 @@ static inline struct sw_records sw_area_records(const struct sw_area *area, int6
                                .muon_bytes = area->muon_bytes,
                                .grain_bytes = area->grain_bytes};
 }
-/* Return how far apart two grains of a unit lie in a transfer's memory, the bytes of one, and those of a run, up to the
- * end of its last page. */
+/* Returns how many bytes the record of grain `to` begins behind that of grain `from` in a transfer's memory. */
 int64_t sw_area_distance(const struct sw_area *area, int64_t unit, int64_t from, int64_t to);
+/* Returns the bytes of a grain's record. */
 int64_t sw_area_record_bytes(const struct sw_area *area, int64_t unit, int64_t grain);
+/* Returns the bytes of the records of a run of grains, up to the end of its last page. */
 int64_t sw_area_run_bytes(const struct sw_area *area, int64_t unit, int64_t first, int64_t grains);
 /* Returns whether a transfer may have these grains, which the extent holds: they begin and end at a page. */
 bool sw_area_may_move(const struct sw_area *area, int64_t unit, int64_t first, int64_t grains);

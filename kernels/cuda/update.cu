@@ -94,8 +94,8 @@ static void update_wide(cudaStream_t stream, const struct sw_update_adamw *op, i
                         int plane_elems) {
     const bool aligned =
         sw_is_aligned(op->records) && sw_is_aligned(op->weights) && (op->adamw->skip || sw_is_aligned(op->grads));
-    const update u = {sw_adamw_scalars(op->adamw),          op->adamw->skip, aligned, (char *)op->records,
-                      sw_update_record_bytes(op), plane_elems};
+    const update u = {sw_adamw_scalars(op->adamw), op->adamw->skip, aligned, (char *)op->records,
+                      sw_update_record_bytes(op),  plane_elems};
     while (first < end) {
         const sw_stretch s = sw_next_stretch(&u.scalars, op, first, end);
         SW_FOR_TYPE(op->type, update_stretch, stream, op, u, s);

@@ -36,8 +36,8 @@ struct sw_slot {
      * the chunks from that grain on, and an op that names grains means these. grain_bytes is 0 where pieces stand
      * alone. */
     int64_t first_grain, grain_bytes;
-    /* Where the first records are smaller than grain_bytes (struct sw_records), the slot begins so many bytes after
-     * `offset`; those before are not its memory. All else counts as if records had one size. */
+    /* Bytes between `offset` and the slot's first record, which are not the slot's memory: above 0 if the first records
+     * are smaller than grain_bytes (struct sw_records). All else counts as if records had one size. */
     int64_t lead_bytes;
     int64_t piece_bytes; /* every piece begins a multiple of this after offset */
     int64_t bytes;       /* the last piece may be shorter */
@@ -641,12 +641,13 @@ int64_t sw_plan_optimizer_bytes(const struct sw_plan *plan, int64_t grains); /* 
 
 /* Returns how the records of what this rank has of a unit lie. */
 struct sw_records sw_plan_records(const struct sw_plan *plan, int64_t unit);
-/* Return the bytes of the records of some of these grains, which begin and end with chunks; of a content of grains of a
- * unit where only this content lies; how far apart the records of two grains of a unit lie; and the bytes of this
- * rank's optimizer state of a unit. */
+/* Returns the bytes of the records of some of these grains, which begin and end with chunks. */
 int64_t sw_plan_records_bytes(const struct sw_plan *plan, int64_t unit, struct sw_span at);
+/* Returns the bytes that a content of some grains takes in a slot that holds nothing else. */
 int64_t sw_plan_content_bytes(const struct sw_plan *plan, sw_content content, int64_t unit, struct sw_span at);
+/* Returns how many bytes the record of grain `to` begins behind that of grain `from`. */
 int64_t sw_plan_record_distance(const struct sw_plan *plan, int64_t unit, int64_t from, int64_t to);
+/* Returns the bytes of this rank's optimizer state of a unit. */
 int64_t sw_plan_state_bytes(const struct sw_plan *plan, int64_t unit);
 /* Returns the bytes of the largest chunk of records on any rank. */
 int64_t sw_plan_most_chunk_bytes(const struct sw_plan *plan);
