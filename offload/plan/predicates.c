@@ -483,8 +483,10 @@ int64_t sw_plan_most_chunk_bytes(const struct sw_plan *plan) {
 
 int64_t sw_plan_least_saved_bytes(const struct sw_plan *plan, int64_t unit) {
     const struct sw_units *units = plan->spec.units;
-    int64_t least = INT64_MAX;
-    for (int rank = 0; rank < sharers_of(plan, unit); rank++) {
+    const bool saves = sw_optimizer_is_packed(units->optimizer) && sw_unit_has_muon(&units->unit[unit]);
+    int64_t least = saves ? INT64_MAX : 0;
+    /* A rank that saves nothing ends the search: of many ranks most have no matrix of a unit. */
+    for (int rank = 0; least > 0 && rank < sharers_of(plan, unit); rank++) {
         const struct sw_span shard = sw_unit_shard(&units->unit[unit], unit, sharers_of(plan, unit), rank);
         const struct sw_records records = sw_records(units->optimizer, muon_grains_of(&units->unit[unit], shard));
         least = sw_min_i64(least, sw_records_saved(&records));
