@@ -21,7 +21,7 @@ BUDGETS = {
     "e2e/cli_sizes": 30, "e2e/cli_stored": 15, "e2e/cli_tensor": 15, "e2e/cli_token_files": 10, "e2e/cli_tokenize": 35,
     "e2e/cli_update": 10, "e2e/cli_usage": 10, "e2e/cli_verify": 10, "e2e/crash": 15, "e2e/cuda_base_format": 15,
     "e2e/cuda_documents": 10, "e2e/cuda_freeze": 10, "e2e/cuda_same_bits": 20, "e2e/cuda_tiled": 15, "e2e/docs": 40,
-    "e2e/experts": 15, "e2e/faults": 50, "e2e/freeze": 10, "e2e/gpu_flow": 25, "e2e/memory": 25, "e2e/pipeline_bits": 25,
+    "e2e/experts": 15, "e2e/faults": 50, "e2e/freeze": 10, "e2e/gpu_flow": 25, "e2e/memory": 25, "e2e/pipeline_bits": 30,
     "e2e/random_plans": 25, "e2e/ranks_bits": 50, "e2e/same_bits": 20, "fuzz/superblock": 10, "io/store_any_fault": 10,
     "io/store_power": 20, "io/store_ranks": 15, "kernels/kernels_attention": 25, "kernels/kernels_attention_ptx": 30,
     "kernels/kernels_attention_small": 10, "kernels/kernels_columns_ptx": 10, "kernels/kernels_cross_entropy": 10,
