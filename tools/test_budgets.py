@@ -4,7 +4,7 @@ budget, and lists those above it at the end: for whoever reads it, as slower mac
 # Tests that are not named here.
 USUAL_S = 5
 BUDGETS = {
-    "bench/papers": 45, "core/ranks": 20, "e2e/allocations": 10, "e2e/cli_adapters": 12, "e2e/cli_bad_stores": 10,
+    "bench/papers": 45, "core/ranks": 20, "e2e/allocations": 10, "e2e/base_format": 10, "e2e/cli_adapters": 12, "e2e/cli_bad_stores": 10,
     "e2e/cli_base": 15, "e2e/cli_base_format": 15, "e2e/cli_bench": 6, "e2e/cli_bench_io": 15,
     "e2e/cli_bench_step": 15, "e2e/cli_bench_zero": 15, "e2e/cli_bench_zero_tensor": 25, "e2e/cli_bench_zero_pipeline": 15, "e2e/cli_budgets": 10,
     "e2e/cli_cuda": 25, "e2e/cli_devices": 10, "e2e/cli_doctor": 10, "e2e/cli_dpo": 15, "e2e/cli_early_stop": 15,
