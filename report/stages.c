@@ -4,7 +4,7 @@
 #include "core/files/json_file.h"
 #include "core/size.h"
 #include "core/status.h"
-#include "offload/plan/plan.h"
+#include "offload/engine/trace.h"
 
 #include <limits.h>
 #include <math.h>
@@ -13,12 +13,11 @@
 #include <string.h>
 
 /* A line has the stage, a column for each slice of the step, and two shares. */
-enum { COLUMNS = 56, MOST_BYTES = 1 << 20, DIGITS = 10 };
+enum { COLUMNS = 56, FRAME = 10, MOST_BYTES = 1 << 20, DIGITS = 10 }; /* FRAME: around the columns */
 #define US_PER_S 1e6
 
-/* The work of a span, in the order of stage_works. A wait for something else, such as weights, is between spans. */
-enum work { FORWARD, BACKWARD, OTHER, WAIT, WORKS };
-static const char *const stage_works[WORKS] = {"forward", "backward", "other", "wait"};
+/* A column shows no work that takes a smaller part of it. */
+#define LEAST_DRAWN 0.2
 
 struct picture {
     json_t *stage[SW_MOST_STAGES]; /* the "pipeline" of each stage's timeline, owned; NULL: there is none */
@@ -26,10 +25,11 @@ struct picture {
     double from_us; /* when the first stage began its first pass; times count from the end of the step, so it is < 0 */
 };
 
-/* One span: what a stage did from `start_us` for `us`. */
+/* One span: the work of a stage from `start_us` for `us`. A wait for something else, such as weights, is between spans.
+ */
 struct span {
     double start_us, us;
-    enum work work;
+    sw_stage_work work;
     int64_t group, turn;
 };
 
@@ -71,13 +71,13 @@ static bool read_span(const json_t *entry, struct span *out) {
     const char *work = json_string_value(json_array_get(entry, 2));
     *out = (struct span){.start_us = json_number_value(json_array_get(entry, 0)),
                          .us = json_number_value(json_array_get(entry, 1)),
-                         .work = WORKS,
+                         .work = SW_STAGE_WORKS,
                          .group = json_integer_value(json_array_get(entry, 3)),
                          .turn = json_integer_value(json_array_get(entry, 4))};
-    for (int i = 0; work != NULL && i < WORKS; i++)
-        if (strcmp(work, stage_works[i]) == 0)
-            out->work = (enum work)i;
-    return out->work != WORKS && out->us >= 0.0 && out->start_us + out->us < US_PER_S;
+    for (int i = 0; work != NULL && i < SW_STAGE_WORKS; i++)
+        if (strcmp(work, sw_stage_work_name((sw_stage_work)i)) == 0)
+            out->work = (sw_stage_work)i;
+    return out->work != SW_STAGE_WORKS && out->us >= 0.0 && out->start_us + out->us < US_PER_S;
 }
 
 static void release(struct picture *picture) {
@@ -94,7 +94,7 @@ static bool read_picture(const char *folder, struct picture *picture) {
         struct span span;
         picture->stage[s] = read_stage(folder, (int)s, picture);
         json_array_foreach(json_object_get(picture->stage[s], "spans"), i,
-                           entry) if (read_span(entry, &span) && span.work <= BACKWARD) picture->from_us =
+                           entry) if (read_span(entry, &span) && span.work <= SW_STAGE_WORK_BACKWARD) picture->from_us =
             fmin(picture->from_us, span.start_us);
         is_whole = picture->stage[s] != NULL;
     }
@@ -103,9 +103,9 @@ static bool read_picture(const char *folder, struct picture *picture) {
 
 static char letter_of(const struct span *span) {
     switch (span->work) {
-    case FORWARD: return (char)('0' + span->group % DIGITS);
-    case BACKWARD: return (char)('a' + span->group % DIGITS);
-    case OTHER: return '+';
+    case SW_STAGE_WORK_FORWARD: return (char)('0' + span->group % DIGITS);
+    case SW_STAGE_WORK_BACKWARD: return (char)('a' + span->group % DIGITS);
+    case SW_STAGE_WORK_OTHER: return '+';
     default: return '.';
     }
 }
@@ -120,23 +120,22 @@ static void draw_span(const struct picture *picture, const struct span *span, st
             continue;
         line->drawn_us[c] = us;
         line->pass[c] = letter_of(span);
-        line->turn[c] = (char)(span->work <= BACKWARD ? '0' + span->turn % DIGITS : ' ');
+        line->turn[c] = (char)(span->work <= SW_STAGE_WORK_BACKWARD ? '0' + span->turn % DIGITS : ' ');
     }
 }
 
 /* Draws a stage, and prints the shares of the step in which it computed nothing and in which it waited for others. */
 static void put_stage(const struct picture *picture, int64_t stage, FILE *to) {
     struct line line = {.pass[0] = '\0'};
-    double share[WORKS] = {0};
+    double share[SW_STAGE_WORKS] = {0};
     const double column_us = -picture->from_us / COLUMNS;
     size_t i;
     const json_t *entry;
     struct span span;
     memset(line.pass, ' ', COLUMNS);
     memset(line.turn, ' ', COLUMNS);
-    /* Less than this of a column is not drawn. */
     for (int c = 0; c < COLUMNS; c++)
-        line.drawn_us[c] = 0.2 * column_us;
+        line.drawn_us[c] = LEAST_DRAWN * column_us;
     json_array_foreach(json_object_get(picture->stage[stage], "spans"), i, entry) {
         if (!read_span(entry, &span))
             continue;
@@ -144,19 +143,19 @@ static void put_stage(const struct picture *picture, int64_t stage, FILE *to) {
         const double us = fmin(span.start_us + span.us, 0.0) - fmax(span.start_us, picture->from_us);
         share[span.work] += fmax(us, 0.0) / -picture->from_us;
     }
-    const double idle = 1.0 - share[FORWARD] - share[BACKWARD] - share[OTHER];
+    const double idle = 1.0 - share[SW_STAGE_WORK_FORWARD] - share[SW_STAGE_WORK_BACKWARD] - share[SW_STAGE_WORK_OTHER];
     fprintf(to, "stage %2lld |%s|%4.0f%% %4.0f%%\n", (long long)stage, line.pass, 100.0 * fmax(idle, 0.0),
-            100.0 * share[WAIT]);
+            100.0 * share[SW_STAGE_WORK_WAIT]);
     if (picture->turns > 1)
         fprintf(to, "    turn |%s|\n", line.turn);
 }
 
 static void put_picture(const struct picture *picture, FILE *to) {
     char time[SW_TIME_TEXT_CHARS];
-    char title[COLUMNS + DIGITS];
+    char title[COLUMNS + FRAME];
     snprintf(title, sizeof title, "step %lld, %s from the first pass to the norm", (long long)picture->step,
              sw_format_seconds(-picture->from_us / US_PER_S, time));
-    fprintf(to, "%-*s idle waits\n", COLUMNS + DIGITS, title);
+    fprintf(to, "%-*s idle waits\n", COLUMNS + FRAME, title);
     for (int64_t s = 0; s < picture->stages; s++)
         put_stage(picture, s, to);
     fputs("0 to 9: forward pass of the group with that last digit; a to j: backward pass of\n"

@@ -370,12 +370,14 @@ void sw_timeline_write(const struct sw_plan *plan, const struct sw_program *prog
 
 /* The spans of a stage of a pipeline: the passes of its compute lane, and between them its waits for other stages. */
 
-typedef enum { STAGE_FORWARD, STAGE_BACKWARD, STAGE_OTHER, STAGE_WAIT } stage_work;
-static const char *const stage_works[] = {"forward", "backward", "other", "wait"};
+const char *sw_stage_work_name(sw_stage_work work) {
+    static const char *const names[SW_STAGE_WORKS] = {"forward", "backward", "other", "wait"};
+    return names[work];
+}
 
 struct stage_span {
     int64_t start_ns, end_ns;
-    stage_work work;
+    sw_stage_work work;
     int64_t group; /* -1: none */
     int turn;      /* -1: none */
 };
@@ -400,7 +402,7 @@ static void put_stage_span(struct stage_walk *walk) {
     if (walk->out != NULL)
         fprintf(walk->out, "%s[%.1f,%.1f,\"%s\",%" PRId64 ",%d]", walk->spans > 0 ? "," : "",
                 (double)(span->start_ns - walk->origin_ns) * 1e-3, (double)(span->end_ns - span->start_ns) * 1e-3,
-                stage_works[span->work], span->group, span->turn);
+                sw_stage_work_name(span->work), span->group, span->turn);
     walk->spans++;
 }
 
@@ -421,11 +423,11 @@ static void add_stage_span(struct stage_walk *walk, struct stage_span span) {
 static struct stage_span pass_of(const struct stage_walk *walk, int32_t number) {
     const struct sw_op *op = &walk->program->op[number];
     const sw_work work = sw_op_work(op);
-    const stage_work pass = work == SW_WORK_FORWARD ? STAGE_FORWARD : STAGE_BACKWARD;
+    const sw_stage_work pass = work == SW_WORK_FORWARD ? SW_STAGE_WORK_FORWARD : SW_STAGE_WORK_BACKWARD;
     const bool passes = op->micro >= 0 && work <= SW_WORK_HEAD;
     return (struct stage_span){.start_ns = walk->times[number].start_ns,
                                .end_ns = walk->times[number].end_ns,
-                               .work = passes ? pass : STAGE_OTHER,
+                               .work = passes ? pass : SW_STAGE_WORK_OTHER,
                                .group = passes ? op->micro / sw_plan_group(walk->plan) : -1,
                                .turn = passes ? sw_plan_turn_of(walk->plan, op->unit) : -1};
 }
@@ -449,7 +451,7 @@ static void add_waits(struct stage_walk *walk, int64_t from_ns, int64_t to_ns) {
         if (start_ns >= to_ns)
             break;
         if (waits_for_stages(&program->op[number]))
-            add_stage_span(walk, (struct stage_span){start_ns, end_ns, STAGE_WAIT, -1, -1});
+            add_stage_span(walk, (struct stage_span){start_ns, end_ns, SW_STAGE_WORK_WAIT, -1, -1});
     }
 }
 

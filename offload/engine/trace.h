@@ -63,6 +63,16 @@ void sw_timeline_write(const struct sw_plan *plan, const struct sw_program *prog
 /* The most spans of a stage's line. */
 enum { SW_STAGE_SPANS = 1200 };
 
+/* The work of a stage's span, and its name in "spans". */
+typedef enum {
+    SW_STAGE_WORK_FORWARD = 0,
+    SW_STAGE_WORK_BACKWARD,
+    SW_STAGE_WORK_OTHER,
+    SW_STAGE_WORK_WAIT,
+    SW_STAGE_WORKS
+} sw_stage_work;
+const char *sw_stage_work_name(sw_stage_work work);
+
 /* Writes what a stage of a pipeline did in one program, as a JSON object with the fields
  * - "stage", "stages", "interleave", "groups", "formula": its number, the number of stages, of the turns of each, and
  * of groups of micro-batches, and sw_plan_equal_bubble;
